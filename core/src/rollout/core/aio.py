@@ -1,0 +1,98 @@
+"""Concurrency pieces that core and backends share: a sized thread pool, shielded teardown, single flight."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Generic, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Blocking:
+    """A thread pool of its own size for a synchronous SDK.
+
+    `asyncio.to_thread` shares min(32, cpus + 4) threads with everything else in the process: a few hundred waits in it
+    queue for minutes. A backend owns one of these, sized to its concurrency, and closes it in `aclose`.
+    """
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+
+    async def __call__(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `function` in the pool. Cancelling the await does not stop the thread."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, lambda: function(*args, **kwargs))
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+async def run_shielded(work: Coroutine[Any, Any, T]) -> T:
+    """Finish `work` even when the caller is cancelled meanwhile; the cancellation is delivered afterwards.
+
+    For teardown only: a second cancellation does not interrupt it either, so `work` needs a deadline of its own.
+    """
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            if task.cancelled():
+                raise
+            cancelled = error
+        except Exception:
+            if cancelled is None:
+                raise
+    if cancelled is not None:
+        if not task.cancelled():
+            task.exception()  # marked as seen: the cancellation takes precedence over a failed teardown
+        raise cancelled
+    return task.result()
+
+
+class Once(Generic[T]):
+    """Single flight: concurrent calls with one key share one run, and its result (or error) is kept.
+
+    The run belongs to no caller: when all callers are cancelled it is cancelled too; while one still waits it goes on.
+    A cancelled or failed run is forgotten if `keep_errors` is False, so that a later call tries again.
+    """
+
+    def __init__(self, *, keep_errors: bool = True) -> None:
+        self._tasks: dict[Hashable, asyncio.Task[T]] = {}
+        self._waiting: dict[Hashable, int] = {}
+        self._keep_errors = keep_errors
+
+    async def __call__(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
+        task = self._tasks.get(key)
+        if task is None:
+            task = self._tasks[key] = asyncio.ensure_future(_await(make))
+        if task.done():
+            return task.result()
+        self._waiting[key] = self._waiting.get(key, 0) + 1
+        try:
+            result = await asyncio.shield(task)
+        except BaseException:
+            failed = task.done() and (task.cancelled() or not self._keep_errors)
+            abandoned = not task.done() and self._waiting[key] == 1
+            if failed or abandoned:
+                self._tasks.pop(key, None)
+            if abandoned:
+                task.cancel()
+            raise
+        finally:
+            self._waiting[key] -= 1
+            if not self._waiting[key]:
+                del self._waiting[key]
+        return result
+
+    def forget(self, key: Hashable) -> None:
+        """Let the next call with `key` run again."""
+        self._tasks.pop(key, None)
+
+
+async def _await(make: Callable[[], Awaitable[T]]) -> T:
+    return await make()

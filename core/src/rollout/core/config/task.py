@@ -1,0 +1,121 @@
+"""What a task.toml may say, in this format's dialect and in Harbor's."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from rollout.core.quantity import Quantity, parse_bytes, parse_cpus
+from rollout.core.types import Struct
+
+Timeout = Annotated[float, Meta(gt=0)]
+
+
+class TaskVerifierConfig(Struct, frozen=True, kw_only=True):
+    timeout_sec: Timeout = 600.0
+    """Seconds for tests/test.sh."""
+    env: dict[str, str] = {}
+    """Variables for the verifier; `${VAR}` is taken from the host."""
+    user: str | int | None = None
+    """Run the verifier as this user; the image's own when unset."""
+    environment_mode: str | None = None
+    environment: dict[str, Any] | None = None
+    collect: list[Any] = []
+    network_mode: str | None = None
+    allowed_hosts: list[str] = []
+
+
+class TaskAgentConfig(Struct, frozen=True, kw_only=True):
+    timeout_sec: Timeout = 600.0
+    """Seconds for the agent."""
+    install_timeout_sec: Timeout = 600.0
+    """Seconds for the agent's install script."""
+    user: str | int | None = None
+    """Run the agent as this user; the image's own when unset."""
+    network_mode: str | None = None
+    allowed_hosts: list[str] = []
+
+
+class TaskEnvironmentConfig(Struct, frozen=True, kw_only=True):
+    build_timeout_sec: Timeout = 600.0
+    """Seconds to build or pull the image."""
+    docker_image: str | None = None
+    """A prebuilt image, instead of environment/Dockerfile."""
+    cpus: Quantity | None = None
+    """Kubernetes quantity; 1 unless the job says otherwise."""
+    memory: Quantity | None = None
+    """Kubernetes quantity; 2G unless the job says otherwise. A bare number below 1Mi is read as MiB."""
+    storage: Quantity | None = None
+    """Kubernetes quantity; 10G unless the job says otherwise. A bare number below 1Mi is read as MiB."""
+    memory_mb: Annotated[int, Meta(gt=0)] | None = None
+    """MiB; wins over `memory`."""
+    storage_mb: Annotated[int, Meta(gt=0)] | None = None
+    """MiB; wins over `storage`."""
+    gpus: Annotated[int, Meta(ge=0)] | None = None
+    network_mode: str | None = None
+    """`public` or `no-network`."""
+    allow_internet: bool | None = None
+    """The older way to say `network_mode`."""
+    allowed_hosts: list[str] = []
+    env: dict[str, str] = {}
+    """Variables of every process; `${VAR}` is taken from the host."""
+    workdir: str | None = None
+    """Working directory, instead of the image's."""
+    os: str = "linux"
+    gpu_types: list[str] = []
+    tpu: dict[str, Any] | None = None
+    skills_dir: str | None = None
+    mcp_servers: list[Any] = []
+    healthcheck: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.cpus is not None:
+            parse_cpus(self.cpus)
+        for size in (self.memory, self.storage):
+            if size is not None:
+                parse_bytes(size)
+
+
+class TaskSolutionConfig(Struct, frozen=True, kw_only=True):
+    env: dict[str, str] = {}
+    """Variables for solve.sh; `${VAR}` is taken from the host."""
+
+
+class TaskConfig(Struct, frozen=True, kw_only=True):
+    """A task.toml. Every key is optional; an unknown one is a warning, because tasks are written by others."""
+
+    version: str = "1.0"
+    """Version of the format. Harbor's `schema_version` is the same key."""
+    source: str | None = None
+    """Where the task comes from."""
+    metadata: dict[str, Any] = {}
+    """Anything the author wants to say."""
+    task: dict[str, Any] = {}
+    """Harbor's package data: name, description, authors, keywords."""
+    agent: TaskAgentConfig = TaskAgentConfig()
+    verifier: TaskVerifierConfig = TaskVerifierConfig()
+    environment: TaskEnvironmentConfig = TaskEnvironmentConfig()
+    solution: TaskSolutionConfig = TaskSolutionConfig()
+    rllm: dict[str, Any] | None = None
+    """rLLM's extension; its presence makes `/tmp/rllm/reward.json` the first place to look for a reward."""
+    artifacts: list[Any] = []
+    steps: list[Any] = []
+    multi_step_reward_strategy: str | None = None
+
+    def unsupported(self) -> list[str]:
+        """What the task asks for that would change its meaning if it were ignored, and that no part of Rollout does yet."""
+        wanted = {
+            "steps": self.steps,
+            "verifier.environment": self.verifier.environment,
+            'verifier.environment_mode = "separate"': self.verifier.environment_mode == "separate",
+            "verifier.collect": self.verifier.collect,
+            "environment.healthcheck": self.environment.healthcheck,
+            "environment.mcp_servers": self.environment.mcp_servers,
+            "environment.skills_dir": self.environment.skills_dir,
+            "environment.tpu": self.environment.tpu,
+            f'environment.os = "{self.environment.os}"': self.environment.os != "linux",
+            'network_mode = "allowlist"': "allowlist"
+            in (self.environment.network_mode, self.agent.network_mode, self.verifier.network_mode),
+        }
+        return [name for name, value in wanted.items() if value]

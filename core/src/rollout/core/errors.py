@@ -1,0 +1,205 @@
+"""Every error Rollout raises, and how foreign exceptions become one of ours.
+
+    RolloutError                            code                                    retryable
+    ├── UsageError                          usage                                   exit 2: the user's input is wrong,
+    │   ├── ConfigError                     config_invalid                          nothing was started
+    │   └── PluginError                     plugin_invalid
+    ├── TaskError                           task_invalid
+    │   └── TaskNotFoundError               task_not_found
+    ├── SandboxError                        environment_start_failed
+    │   ├── BuildError                      environment_build_failed
+    │   │   ├── BuildTimeoutError           environment_build_timeout
+    │   │   └── ImagePullError              environment_image_pull_failed           yes
+    │   ├── StartError                      environment_start_failed                yes
+    │   │   └── StartTimeoutError           environment_start_timeout               yes
+    │   ├── ResourceError                   environment_resource_allocation_failed  yes
+    │   ├── EnvironmentLostError            environment_lost                        yes
+    │   ├── OutOfMemoryError                environment_out_of_memory
+    │   ├── TransferError                   environment_transfer_failed             yes
+    │   └── TeardownError                   environment_teardown_failed
+    ├── CommandTimeoutError                 command_timeout                         (also a TimeoutError)
+    ├── AgentError                          agent_execution_failed
+    │   ├── AgentTimeoutError               agent_execution_timeout
+    │   ├── AgentInstallError               agent_install_failed                    yes
+    │   └── AgentInstallTimeoutError        agent_install_timeout                   yes
+    ├── VerifierError                       verifier_failed
+    │   ├── VerifierTimeoutError            verifier_timeout
+    │   ├── RewardMissingError              verifier_reward_missing
+    │   └── RewardInvalidError              verifier_reward_invalid
+    ├── CancelledTrialError                 cancelled
+    └── InternalError                       internal_error
+
+The rules: a command that fails is a result, not an exception; a sandbox that is gone is an exception, never an exit code.
+Each boundary (build, start, install, run, verify) attributes what escapes from foreign code to its own class, keeps the
+cause, and puts the value in the text. `code` is stable and is what result files hold; `retryable` says whether another try
+may help without anybody changing anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+
+class RolloutError(Exception):
+    """Base of all errors of Rollout. `str(error)` is one line (what, where, what to do) unless it quotes a log."""
+
+    code: ClassVar[str] = "internal_error"
+    retryable: ClassVar[bool] = False
+
+
+class UsageError(RolloutError):
+    """What the user gave cannot be used; nothing was started (exit code 2)."""
+
+    code = "usage"
+
+
+class ConfigError(UsageError):
+    """A job, task or registry file says something that cannot be understood."""
+
+    code = "config_invalid"
+
+
+class PluginError(UsageError):
+    """A plugin is missing, ambiguous, broken, or written for another API version."""
+
+    code = "plugin_invalid"
+
+
+class TaskError(RolloutError):
+    """This task cannot be run as it stands."""
+
+    code = "task_invalid"
+
+
+class TaskNotFoundError(TaskError):
+    code = "task_not_found"
+
+
+class SandboxError(RolloutError):
+    """Something about an environment failed, and neither the agent nor the verifier is to blame."""
+
+    code = "environment_start_failed"
+
+
+class BuildError(SandboxError):
+    code = "environment_build_failed"
+
+
+class BuildTimeoutError(BuildError):
+    code = "environment_build_timeout"
+
+
+class ImagePullError(BuildError):
+    code = "environment_image_pull_failed"
+    retryable = True
+
+
+class StartError(SandboxError):
+    code = "environment_start_failed"
+    retryable = True
+
+
+class StartTimeoutError(StartError):
+    code = "environment_start_timeout"
+
+
+class ResourceError(SandboxError):
+    code = "environment_resource_allocation_failed"
+    retryable = True
+
+
+class EnvironmentLostError(SandboxError):
+    """The sandbox is gone or no longer answers: whatever ran in it has no result."""
+
+    code = "environment_lost"
+    retryable = True
+
+
+class OutOfMemoryError(SandboxError):
+    code = "environment_out_of_memory"
+
+
+class TransferError(SandboxError):
+    """Files could not be moved into or out of a sandbox."""
+
+    code = "environment_transfer_failed"
+    retryable = True
+
+
+class TeardownError(SandboxError):
+    code = "environment_teardown_failed"
+
+
+class CommandTimeoutError(RolloutError, TimeoutError):
+    """A command was still running at its deadline; its whole process tree was killed and is gone."""
+
+    code = "command_timeout"
+
+
+class AgentError(RolloutError):
+    code = "agent_execution_failed"
+
+
+class AgentTimeoutError(AgentError):
+    code = "agent_execution_timeout"
+
+
+class AgentInstallError(AgentError):
+    code = "agent_install_failed"
+    retryable = True
+
+
+class AgentInstallTimeoutError(AgentInstallError):
+    code = "agent_install_timeout"
+
+
+class VerifierError(RolloutError):
+    code = "verifier_failed"
+
+
+class VerifierTimeoutError(VerifierError):
+    code = "verifier_timeout"
+
+
+class RewardMissingError(VerifierError):
+    code = "verifier_reward_missing"
+
+
+class RewardInvalidError(VerifierError):
+    code = "verifier_reward_invalid"
+
+
+class CancelledTrialError(RolloutError):
+    """The trial was stopped because the job was interrupted; the next run of the job starts it again."""
+
+    code = "cancelled"
+
+
+class InternalError(RolloutError):
+    """A bug in Rollout or in a plugin: the text names the exception and the trial's log holds the traceback."""
+
+    code = "internal_error"
+
+
+@contextmanager
+def boundary(error_type: type[RolloutError], doing: str) -> Iterator[None]:
+    """Attribute whatever foreign exception escapes from the block to `error_type`.
+
+    Errors of Rollout pass through unchanged, as do cancellation and the exits of the interpreter.
+    """
+    try:
+        yield
+    except RolloutError:
+        raise
+    except Exception as error:
+        raise error_type(f"{doing}: {describe(error)}") from error
+
+
+def describe(error: BaseException) -> str:
+    """`ValueError: text`, on one line and without a trailing colon when the exception has no text."""
+    if isinstance(error, RolloutError):
+        return str(error)
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

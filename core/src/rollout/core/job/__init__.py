@@ -1,0 +1,1 @@
+"""A job: planning trials, running them, keeping and reporting their results."""

@@ -1,0 +1,358 @@
+"""What a plugin implements. Six small contracts; everything else is written once in core over them.
+
+Register a class (or a factory with the same class attributes) under the entry-point group of its kind. Every plugin has
+
+    api_version: ClassVar[tuple[int, int]]      the (major, minor) of this page it was written for; now API_VERSION
+    options_type: ClassVar[type[Struct]]        decoded from the `options:` of the job file before anything starts
+
+and is constructed as `cls(options, context)`. Construction does no I/O and importing the module does none either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from rollout.core.records import TrialResult, TrialSpec
+from rollout.core.types import (
+    DEFAULT_TRANSFER_LIMITS,
+    AgentTurn,
+    Command,
+    DatasetInfo,
+    EnvironmentSpec,
+    ExecResult,
+    MetricValue,
+    OutputSink,
+    Score,
+    Struct,
+    TaskFolder,
+    TransferLimits,
+    TransferReport,
+    VerifyResult,
+)
+
+API_VERSION = (1, 0)
+
+# Capabilities a backend may have. Core compares them with what tasks and jobs ask for before anything starts.
+EXEC_USER = "exec_user"  # Command.user is honoured
+LIVE_STDIO = "live_stdio"  # Environment.open works
+NETWORK_NONE = "network_none"  # EnvironmentSpec.network == "none" is enforced
+DOCKER_IMAGE = "docker_image"  # EnvironmentSpec.docker_image can be used
+GPUS = "gpus"  # Resources.gpus is honoured
+
+
+class NoOptions(Struct, frozen=True, kw_only=True):
+    """For a plugin that has no options: any key is an error."""
+
+
+class Process(Protocol):
+    """A running program with live standard streams, made by `Environment.open`."""
+
+    async def write(self, data: bytes) -> None:
+        """Send to standard input; waits while the program does not read."""
+        ...
+
+    async def close_stdin(self) -> None: ...
+
+    def output(self) -> AsyncIterator[bytes]:
+        """Standard output in chunks, until the program closes it."""
+        ...
+
+    async def wait(self) -> int:
+        """The exit code, as in ExecResult."""
+        ...
+
+    async def kill(self) -> None:
+        """Kill the process tree and wait until it is gone. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class Environment(Protocol):
+    """One started sandbox, private to one trial."""
+
+    async def exec(self, command: Command, sink: OutputSink | None = None) -> ExecResult:
+        """Run a command to its end.
+
+        Cancelling the call, like the command's own timeout, kills the process tree (everything in the session of the
+        command's process) and returns only when it is gone. A process that moved to a session of its own survives.
+
+        Raises:
+            CommandTimeoutError: `timeout_sec` passed.
+            EnvironmentLostError: the sandbox is gone.
+        """
+        ...
+
+    async def open(self, command: Command, sink: OutputSink | None = None) -> Process:
+        """Start a command with live stdin and stdout; `sink` gets stderr. Needs the capability `live_stdio`."""
+        ...
+
+    async def upload(self, source: Path, target: str, *, owner: str | None = None) -> None:
+        """Copy a file or a folder's content to the absolute path `target`.
+
+        Modes are kept, parents are made, a folder is merged into an existing one, links are copied as links. Everything
+        belongs to `owner` (as Command.user), by default to the environment's root.
+
+        Raises:
+            TransferError, EnvironmentLostError
+        """
+        ...
+
+    async def download(self, source: str, target: Path, limits: TransferLimits = DEFAULT_TRANSFER_LIMITS) -> TransferReport:
+        """Copy a file to the path `target`, or a folder's content into the folder `target`.
+
+        Nothing is written outside `target`, no link in `source` is followed, no device or FIFO is made. Modes are
+        reduced to the user's own rwx bits so that the host's user can always read and remove the copy.
+
+        Raises:
+            FileNotFoundError: `source` does not exist.
+            TransferError, EnvironmentLostError
+        """
+        ...
+
+    async def stop(self) -> None:
+        """End every process and remove the sandbox. Idempotent; safe after a failed start."""
+        ...
+
+
+class BackendContext(Struct, frozen=True, kw_only=True):
+    """What a backend knows of the job it serves."""
+
+    job_id: str
+    """Unique, [a-z0-9-]; the value of the label `rollout.job`."""
+    work_dir: Path
+    """The backend's own scratch folder for this job; may not exist yet. Removed by core after `aclose`."""
+    cache_dir: Path
+    """Shared by all jobs of the user; the backend's own sub-folder. Lock what you write."""
+    concurrency: int
+    """How many environments core will hold at once."""
+    private_paths: tuple[Path, ...] = ()
+    """Host folders that no environment may show: data sets with their solutions and tests, job folders, caches."""
+    offline: bool = False
+    warn: Callable[[str], None] = lambda message: None
+    """Tell the user something once; the text becomes part of the job's record."""
+
+
+class EnvironmentBackend(Protocol):
+    """Makes environments of one type. One instance serves one job."""
+
+    api_version: ClassVar[tuple[int, int]]
+    options_type: ClassVar[type[Struct]]
+    capabilities: frozenset[str]
+    """Of the constants above; may depend on the options and the machine."""
+
+    def __init__(self, options: Any, context: BackendContext) -> None: ...
+
+    def check(self, spec: EnvironmentSpec) -> None:
+        """Whether this machine can run this task, before anything starts. Called once per task; must be quick.
+
+        Raises:
+            TaskError: this task cannot run here; the text says why and what could.
+            SandboxError: nothing can run here; the text says what is missing and how to get it.
+        """
+        ...
+
+    async def prepare(self, spec: EnvironmentSpec, *, force: bool = False, sink: OutputSink | None = None) -> str:
+        """Build or pull what `spec` needs, once per `spec.digest`, and return a reference for `start` and `remove`.
+
+        Core calls it once per digest and job, under `build_timeout_sec`; cancelling it must stop the build. `force`
+        rebuilds what a cache holds. `sink` gets the build's output.
+
+        Raises:
+            BuildError: the text quotes the step that failed.
+        """
+        ...
+
+    async def start(self, spec: EnvironmentSpec, image: str) -> Environment:
+        """Start a sandbox and wait until it accepts commands. Cancelling it must leave nothing behind.
+
+        Raises:
+            StartError, ResourceError
+        """
+        ...
+
+    async def remove(self, image: str) -> None:
+        """Remove an image if this job made it. Called after its last user when the job says `delete: true`."""
+        ...
+
+    async def reap(self, job_id: str) -> Sequence[str]:
+        """Remove whatever a dead job left outside its folder, by label; return what was removed, a line each."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+class AgentContext(Struct, frozen=True, kw_only=True):
+    """What an agent knows of the trial it works on."""
+
+    name: str
+    """The agent's name in the job."""
+    instruction: str
+    task_directory: Path
+    """The task on the host. Only the oracle has business here."""
+    environment: Environment
+    env: dict[str, str]
+    """The agent's variables, expanded, and `ROLLOUT_TASK_INSTRUCTION[_FILE]`. Secrets are in here."""
+    workdir: str | None = None
+    """The task's working directory; None is the environment's own."""
+    user: str | None = None
+    log_dir: Path
+    """The trial's folder on the host for the agent's own records, beside its stdout and stderr."""
+    sink: OutputSink
+    """Where output belongs: `setup/` during install, `agent/` while prompting. Redacted, never blocks."""
+
+    def __repr__(self) -> str:
+        return f"AgentContext(name={self.name!r})"
+
+
+class AgentSession(Protocol):
+    """A connected agent. Several prompts go to one session in turn."""
+
+    async def prompt(self, text: str) -> AgentTurn:
+        """Give the agent work and wait until it is done.
+
+        The deadline is core's: at the deadline the call is cancelled, and cancelling it must stop the agent's processes
+        (cancelling `Environment.exec` does).
+        """
+        ...
+
+    async def close(self) -> None:
+        """End the agent's own processes. Idempotent."""
+        ...
+
+
+class Agent(Protocol):
+    """One agent in one trial: constructed as `cls(options, context)` for each trial."""
+
+    api_version: ClassVar[tuple[int, int]]
+    options_type: ClassVar[type[Struct]]
+
+    def __init__(self, options: Any, context: AgentContext) -> None: ...
+
+    async def install(self) -> None:
+        """Make the agent ready inside the environment.
+
+        Raises:
+            AgentInstallError: the text quotes the end of what the installer printed.
+        """
+        ...
+
+    async def connect(self) -> AgentSession: ...
+
+
+class TrialView(Struct, frozen=True, kw_only=True):
+    """What a verifier may see of a trial."""
+
+    environment: Environment
+    task_directory: Path
+    """The task on the host: instruction.md, tests/ ..."""
+    instruction: str
+    metadata: dict[str, Any]
+    """The task's `[metadata]`."""
+    env: dict[str, str]
+    """The verifier's variables, expanded; the agent's are not among them unless the job says so."""
+    workdir: str | None
+    user: str | None
+    trial_dir: Path
+    """The trial's folder on the host."""
+    log_dir: Path
+    """The verifier's part of it."""
+    sink: OutputSink
+    reward_files: tuple[str, ...]
+    """Paths in the environment where a reward may be, in order of precedence."""
+
+    def __repr__(self) -> str:
+        return f"TrialView(trial_dir={self.trial_dir})"
+
+
+class Verifier(Protocol):
+    """Turns the state an agent left into rewards. Constructed as `cls(options)` for each trial."""
+
+    api_version: ClassVar[tuple[int, int]]
+    options_type: ClassVar[type[Struct]]
+
+    def __init__(self, options: Any) -> None: ...
+
+    async def verify(self, trial: TrialView) -> VerifyResult:
+        """Raises VerifierError and its kinds. The deadline is core's: the call is cancelled."""
+        ...
+
+
+RewardFunc = Callable[[TrialView], Awaitable[float | Mapping[str, float]] | float | Mapping[str, float]]
+"""A reward as a plain function, sync or async."""
+
+
+class Metric(Protocol):
+    """A streaming aggregate over trials. One instance per (agent, dataset, reward key); constructed as `cls(options)`.
+
+    It sees every finished trial, errored ones too, and must say how it counts those: in `MetricValue.basis`.
+    """
+
+    api_version: ClassVar[tuple[int, int]]
+    options_type: ClassVar[type[Struct]]
+
+    def __init__(self, options: Any) -> None: ...
+
+    def add(self, score: Score) -> None: ...
+
+    def values(self) -> Sequence[MetricValue]:
+        """What stands now; may be called after every trial, so it must be cheap."""
+        ...
+
+
+class RegistryContext(Struct, frozen=True, kw_only=True):
+    """What a registry source knows of where it runs."""
+
+    base_dir: Path
+    """Relative paths in the job file are relative to this."""
+    cache_dir: Path
+    offline: bool = False
+    """Use only what is cached; anything that is not is a TaskNotFoundError that says so."""
+
+
+class RegistrySource(Protocol):
+    """Knows datasets by name and puts their tasks on this machine. Constructed as `cls(options, context)`."""
+
+    api_version: ClassVar[tuple[int, int]]
+    options_type: ClassVar[type[Struct]]
+
+    def __init__(self, options: Any, context: RegistryContext) -> None: ...
+
+    async def datasets(self) -> Sequence[DatasetInfo]: ...
+
+    async def fetch(
+        self, name: str, version: str | None, *, select: Callable[[str], bool] = lambda name: True
+    ) -> Sequence[TaskFolder]:
+        """The tasks of one dataset, as folders on this machine, in the registry's order; only names that `select` accepts.
+
+        Raises:
+            TaskNotFoundError: no such dataset or version (the text lists what there is), or a task cannot be had.
+        """
+        ...
+
+
+class Executor(Protocol):
+    """Where trials run. Constructed as `cls(options, concurrency)`."""
+
+    api_version: ClassVar[tuple[int, int]]
+    options_type: ClassVar[type[Struct]]
+
+    def __init__(self, options: Any, concurrency: int) -> None: ...
+
+    async def run(
+        self,
+        trials: AsyncIterator[TrialSpec],
+        run_trial: Callable[[TrialSpec], Awaitable[TrialResult]],
+        done: Callable[[TrialSpec, TrialResult], None],
+    ) -> None:
+        """Run trials until the iterator ends, at most `concurrency` at once.
+
+        Pull a trial only when it can start: the iterator is lazy and job-sized. It may wait (for a retry's time), and it
+        ends only when every trial pulled from it was given to `done`. `run_trial` never raises but for cancellation; an
+        executor that runs trials elsewhere passes the spec as JSON to `rollout trial run` and gives `done` what it wrote.
+        Cancelling `run` cancels the trials under way and waits for their teardown.
+        """
+        ...
+
+    async def aclose(self) -> None: ...

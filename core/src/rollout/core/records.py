@@ -1,0 +1,182 @@
+"""The two records of a trial: what is to be done (TrialSpec) and what came of it (TrialResult). Both are plain JSON."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+
+from rollout.core.types import EnvironmentSpec, Struct, Usage
+
+SCHEMA_VERSION = "1.0"
+
+Isolation = Literal["default", "strict"]
+"""`strict` kills everything the agent started before verification; by default a service in a session of its own survives."""
+
+
+class AgentSpec(Struct, frozen=True, kw_only=True):
+    """Which agent, and how. `env` keeps `${NAME}`."""
+
+    name: str
+    plugin: str
+    """Name in the entry-point group `rollout.agents`."""
+    options: dict[str, Any] = {}
+    env: dict[str, str] = {}
+    user: str | None = None
+
+
+class TaskSpec(Struct, frozen=True, kw_only=True):
+    """Which task, and what identifies its content."""
+
+    name: str
+    dataset: str
+    path: str
+    """The task's folder on the host."""
+    digest: str
+    """Content hash of the whole folder."""
+    git_commit_id: str | None = None
+    source: str | None = None
+    metadata: dict[str, Any] = {}
+    env: dict[str, str] = {}
+    """Extra variables of the oracle's solution (`[solution] env`)."""
+    rllm: bool = False
+    """The task says `[rllm]`: rewards are looked for in `/tmp/rllm` first."""
+
+
+class VerifierSpec(Struct, frozen=True, kw_only=True):
+    plugin: str = "script"
+    options: dict[str, Any] = {}
+    env: dict[str, str] = {}
+    user: str | None = None
+    disable: bool = False
+    agent_env: bool = False
+    """The verifier also sees the agent's variables."""
+
+
+class Timeouts(Struct, frozen=True, kw_only=True):
+    """Seconds, after overrides, ceilings and the multiplier."""
+
+    build_sec: float = 600.0
+    install_sec: float = 600.0
+    agent_sec: float = 600.0
+    verifier_sec: float = 600.0
+
+
+class TrialSpec(Struct, frozen=True, kw_only=True):
+    """One attempt of one agent at one task: all that is needed to run it, here or on another machine."""
+
+    schema_version: str = SCHEMA_VERSION
+    job_id: str
+    job_name: str
+    trial_id: str
+    """`<agent>/<dataset>/<task>__<attempt>`: unique in the job and the trial's folder below the job's."""
+    directory: str
+    """The trial's folder on the host, absolute."""
+    attempt: int
+    try_number: int = 1
+    """2 and more are retries after an error."""
+    agent: AgentSpec
+    task: TaskSpec
+    environment: EnvironmentSpec
+    environment_type: str
+    environment_options: dict[str, Any] = {}
+    verifier: VerifierSpec = VerifierSpec()
+    timeouts: Timeouts = Timeouts()
+    isolation: Isolation = "default"
+    fingerprint: dict[str, str] = {}
+    """Short hashes of agent, task, environment and verifier: a finished trial is kept while they are equal."""
+
+
+class ErrorInfo(Struct, frozen=True, kw_only=True):
+    type: str
+    """The error's code, see rollout.core.errors."""
+    message: str
+    phase: str | None = None
+    retryable: bool = False
+
+
+class Durations(Struct, frozen=True, kw_only=True):
+    """Seconds; None for a phase that was not reached."""
+
+    total_sec: float | None = None
+    environment_setup_sec: float | None = None
+    agent_setup_sec: float | None = None
+    agent_execution_sec: float | None = None
+    verifier_sec: float | None = None
+
+
+class Timestamps(Struct, frozen=True, kw_only=True):
+    """UTC; None for a phase that was not reached."""
+
+    started_at: datetime | None = None
+    environment_setup_started_at: datetime | None = None
+    environment_setup_ended_at: datetime | None = None
+    agent_setup_started_at: datetime | None = None
+    agent_setup_ended_at: datetime | None = None
+    agent_execution_started_at: datetime | None = None
+    agent_execution_ended_at: datetime | None = None
+    verifier_started_at: datetime | None = None
+    verifier_ended_at: datetime | None = None
+    ended_at: datetime | None = None
+
+
+class TryRecord(Struct, frozen=True, kw_only=True):
+    """An earlier try of the same trial, kept in `tries/<number>/` of the trial's folder."""
+
+    number: int
+    error: ErrorInfo | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+
+
+Status = Literal["scored", "unscored", "errored", "cancelled"]
+"""scored: there is a verdict (the agent may still have failed, see `error`). unscored: verification was disabled.
+errored: no verdict because of `error`. cancelled: interrupted."""
+
+
+class TrialResult(Struct, frozen=True, kw_only=True):
+    """What came of a trial: the trial's `result.json`, and one line of the job's `trials.jsonl`."""
+
+    schema_version: str = SCHEMA_VERSION
+    trial_id: str
+    task_name: str
+    dataset_name: str
+    agent_name: str
+    attempt: int
+    status: Status
+    reward: float | None = None
+    """The primary reward; None is no verdict, which is not 0."""
+    rewards: dict[str, float] = {}
+    error: ErrorInfo | None = None
+    agent_exit_code: int | None = None
+    verifier_exit_code: int | None = None
+    reward_source: str | None = None
+    usage: Usage | None = None
+    cost: float | None = None
+    """US dollars, as far as the agent tells."""
+    durations: Durations = Durations()
+    timestamps: Timestamps = Timestamps()
+    tries: tuple[TryRecord, ...] = ()
+    warnings: tuple[str, ...] = ()
+    environment_type: str = ""
+    image: str | None = None
+    task_digest: str = ""
+    task_git_commit_id: str | None = None
+    task_source: str | None = None
+    task_metadata: dict[str, Any] = {}
+    fingerprint: dict[str, str] = {}
+    plugins: dict[str, str] = {}
+    """Distribution to version, of each plugin that took part."""
+    extra: dict[str, Any] = {}
+    """What hooks added."""
+
+    @property
+    def scored(self) -> bool:
+        return self.status == "scored"
+
+
+def to_json(record: Struct, *, indent: int = 2) -> bytes:
+    """The record as JSON with a final newline. Numbers that are not finite cannot occur in one."""
+    data = msgspec.json.encode(record)
+    return (msgspec.json.format(data, indent=indent) if indent else data) + b"\n"

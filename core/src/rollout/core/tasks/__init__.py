@@ -1,0 +1,1 @@
+"""Tasks and datasets: reading folders, registries and git repositories."""

@@ -1,0 +1,201 @@
+"""The data that crosses the seams between core and plugins: commands, results, resources, rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+
+class Struct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of every record and every block of options: immutable, unknown keys refused.
+
+    Subclasses say `frozen=True, kw_only=True` themselves: msgspec does not inherit `kw_only`, and type checkers want both.
+    """
+
+
+Stream = Literal["stdout", "stderr"]
+
+OutputSink = Callable[[Stream, bytes], None]
+"""Called with each chunk of output as it arrives, in order within a stream. It must not block and must not raise."""
+
+MAX_OUTPUT_BYTES = 10 * 1024 * 1024
+"""How much of each stream an ExecResult keeps (its end) unless the command says otherwise; Inspect's limit."""
+
+
+class Command(Struct, frozen=True, kw_only=True):
+    """One program to run inside an environment."""
+
+    argv: tuple[str, ...]
+    """Program and arguments; no shell is added. A program without `/` is looked up in the command's PATH."""
+    stdin: bytes | None = None
+    """Bytes for standard input. None is an empty input (/dev/null), never the terminal."""
+    env: Mapping[str, str] = {}
+    """Added to the environment's own variables. May hold secrets: never logged, never on another process's command line."""
+    cwd: str | None = None
+    """Absolute, or relative to the environment's working directory. None is the working directory itself."""
+    user: str | None = None
+    """Name or `uid[:gid]`. None is the environment's own user. Needs the capability `exec_user`."""
+    timeout_sec: float | None = None
+    """Seconds until the process tree is killed. None is no limit."""
+    max_output_bytes: int = MAX_OUTPUT_BYTES
+    """Bytes of each stream that the result keeps. A sink gets everything."""
+
+    def __repr__(self) -> str:
+        return f"Command(argv={self.argv!r}, cwd={self.cwd!r}, user={self.user!r})"
+
+
+class ExecResult(Struct, frozen=True, kw_only=True):
+    """How a command ended. A non-zero exit code is a result, not an exception."""
+
+    exit_code: int
+    """0 to 255; 128 + N when signal N ended the process; 126 when it could not be executed, 127 when it was not found."""
+    stdout: bytes = b""
+    """The end of standard output, at most `Command.max_output_bytes`."""
+    stderr: bytes = b""
+    stdout_cut_bytes: int = 0
+    """How many bytes were dropped from the start of `stdout`."""
+    stderr_cut_bytes: int = 0
+    out_of_memory: bool = False
+    """The kernel killed a process of the environment for memory while this command ran, as far as the backend can tell."""
+
+
+class Resources(Struct, frozen=True, kw_only=True):
+    """What one environment may use. None is no limit."""
+
+    cpus: float | None = None
+    memory_bytes: int | None = None
+    storage_bytes: int | None = None
+    gpus: int | None = None
+
+
+Network = Literal["public", "none"]
+
+
+class EnvironmentSpec(Struct, frozen=True, kw_only=True):
+    """What a backend needs to know to make the sandbox of one trial. Plain JSON; `env` keeps `${NAME}` unexpanded on disk."""
+
+    task_name: str
+    directory: str | None
+    """The task's `environment/` folder on the host, or None when it has none."""
+    digest: str
+    """Content hash of everything an image is made of (`environment/`, `docker_image`): equal digests may share an image."""
+    docker_image: str | None = None
+    resources: Resources = Resources()
+    network: Network = "public"
+    workdir: str | None = None
+    """Working directory that overrides the image's."""
+    env: dict[str, str] = {}
+    """Variables that every process of the environment sees."""
+    build_timeout_sec: float | None = None
+    labels: dict[str, str] = {}
+    """Put on every outside resource made for the trial, so that it can be found after a crash:
+    `rollout.job`, `rollout.trial`."""
+
+
+class TransferLimits(Struct, frozen=True, kw_only=True):
+    """How much a download may put on the host. A file beyond a limit is left out and reported, never cut silently."""
+
+    max_file_bytes: int = 1024**3
+    max_total_bytes: int = 4 * 1024**3
+    max_files: int = 200_000
+
+
+DEFAULT_TRANSFER_LIMITS = TransferLimits()
+
+
+class TransferReport(Struct, frozen=True, kw_only=True):
+    """What a download wrote and what it refused."""
+
+    files: int = 0
+    total_bytes: int = 0
+    skipped: tuple[tuple[str, str], ...] = ()
+    """(path, reason) of each entry that was left out: a link out of the tree, a device, a file beyond a limit. At most 100."""
+    skipped_count: int = 0
+
+
+class Usage(Struct, frozen=True, kw_only=True):
+    """Tokens and money of one turn or one trial, as far as the agent tells. None is unknown, not zero."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    cost_usd: float | None = None
+
+
+class AgentTurn(Struct, frozen=True, kw_only=True):
+    """What came of one prompt."""
+
+    exit_code: int | None = None
+    """Of the agent's process, for agents that are one process per prompt. Non-zero is recorded and still verified."""
+    usage: Usage | None = None
+    out_of_memory: bool = False
+
+
+class VerifyResult(Struct, frozen=True, kw_only=True):
+    """A verifier's verdict on one trial."""
+
+    rewards: dict[str, float]
+    """Reward key to finite number; at least one key."""
+    exit_code: int | None = None
+    source: str | None = None
+    """Where the rewards came from, for instance `/logs/verifier/reward.txt`."""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def reward(self) -> float | None:
+        return primary_reward(self.rewards)
+
+
+def primary_reward(rewards: Mapping[str, float]) -> float | None:
+    """The number a trial is ranked by: the key `reward`, else the only key, else None."""
+    if "reward" in rewards:
+        return rewards["reward"]
+    if len(rewards) == 1:
+        return next(iter(rewards.values()))
+    return None
+
+
+class Score(Struct, frozen=True, kw_only=True):
+    """What a metric sees of one finished trial, for one reward key."""
+
+    task: str
+    attempt: int
+    value: float | None
+    """None: no verdict, because the trial errored or was not verified."""
+    errored: bool = False
+
+
+class MetricValue(Struct, frozen=True, kw_only=True):
+    """One printed figure, always with its denominator."""
+
+    name: str
+    value: float | None
+    """None when nothing can be said yet."""
+    n: int
+    """The denominator: how many trials (or, for pass@k, tasks) the value is over."""
+    basis: Literal["scored", "all"] = "scored"
+    """`scored`: over trials with a verdict. `all`: errored trials count as 0."""
+
+
+class TaskFolder(Struct, frozen=True, kw_only=True):
+    """A task that a registry put on this machine."""
+
+    name: str
+    path: Path
+    git_url: str | None = None
+    git_commit_id: str | None = None
+
+
+class DatasetInfo(Struct, frozen=True, kw_only=True):
+    """One dataset that a registry offers."""
+
+    name: str
+    version: str | None = None
+    description: str = ""
+    task_count: int | None = None
+
+
+Json = dict[str, Any]

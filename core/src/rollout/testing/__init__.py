@@ -1,0 +1,1 @@
+"""What plugin authors test with: contract suites to subclass, and fakes."""
