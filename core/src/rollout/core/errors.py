@@ -26,6 +26,7 @@
     │   ├── VerifierTimeoutError            verifier_timeout
     │   ├── RewardMissingError              verifier_reward_missing
     │   └── RewardInvalidError              verifier_reward_invalid
+    ├── StoreError                          storage_failed                          the job stops, nothing finished is lost
     ├── CancelledTrialError                 cancelled
     └── InternalError                       internal_error
 
@@ -169,6 +170,12 @@ class RewardMissingError(VerifierError):
 
 class RewardInvalidError(VerifierError):
     code = "verifier_reward_invalid"
+
+
+class StoreError(RolloutError):
+    """Results cannot be written (disk full, folder gone, no permission): the job stops and can be resumed."""
+
+    code = "storage_failed"
 
 
 class CancelledTrialError(RolloutError):

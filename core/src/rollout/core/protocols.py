@@ -198,7 +198,9 @@ class AgentContext(Struct, frozen=True, kw_only=True):
     """The task's working directory; None is the environment's own."""
     user: str | None = None
     log_dir: Path
-    """The trial's folder on the host for the agent's own records, beside its stdout and stderr."""
+    """The trial's folder on the host; what an agent records of its own goes to `setup/` and `agent/` in it."""
+    solution_env: Callable[[], dict[str, str]] = dict
+    """The task's `[solution] env`, expanded. Only the oracle has business here."""
     sink: OutputSink
     """Where output belongs: `setup/` during install, `agent/` while prompting. Redacted, never blocks."""
 
@@ -261,6 +263,8 @@ class TrialView(Struct, frozen=True, kw_only=True):
     sink: OutputSink
     reward_files: tuple[str, ...]
     """Paths in the environment where a reward may be, in order of precedence."""
+    collect_logs: Callable[[], Awaitable[TransferReport]]
+    """Copy the environment's `/logs` to `logs/` of the trial's folder now; teardown does not repeat it."""
 
     def __repr__(self) -> str:
         return f"TrialView(trial_dir={self.trial_dir})"

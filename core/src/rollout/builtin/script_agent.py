@@ -1,0 +1,73 @@
+"""Agents that are two shell scripts: those written into a job file, and the class that plugin authors build on."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from rollout.core.errors import AgentInstallError
+from rollout.core.protocols import API_VERSION, AgentContext
+from rollout.core.trial.script import run_script
+from rollout.core.types import AgentTurn, ExecResult, Struct
+
+
+class ScriptOptions(Struct, frozen=True, kw_only=True):
+    """What the job file's `install:` and `execute:` become."""
+
+    install: str | None = None
+    """Script that installs the agent inside the environment."""
+    execute: str
+    """Script that runs it once."""
+
+
+class ScriptAgent:
+    """An agent that an install script makes ready and an execute script runs, both inside the environment.
+
+    A plugin subclasses it, names its own `options_type` and writes the two scripts. `self.options` are the decoded options,
+    `self.context` is the trial's AgentContext. The task is in `$ROLLOUT_TASK_INSTRUCTION` and, whatever its length, in the
+    file `$ROLLOUT_TASK_INSTRUCTION_FILE`; what is put into `/logs/agent` is kept.
+    """
+
+    api_version: ClassVar[tuple[int, int]] = API_VERSION
+    options_type: ClassVar[type[Struct]] = ScriptOptions
+
+    def __init__(self, options: Any, context: AgentContext) -> None:
+        self.options = options
+        self.context = context
+
+    def install_script(self) -> str | None:
+        """The script that installs the agent, or None when there is nothing to install."""
+        script: str | None = self.options.install
+        return script
+
+    def execute_script(self) -> str:
+        """The script that runs the agent. Quote what you interpolate with `shlex.quote`."""
+        script: str = self.options.execute
+        return script
+
+    async def install(self) -> None:
+        script = self.install_script()
+        if script is None or not script.strip():
+            return
+        result = await self._run(script, "setup/install.sh")
+        if result.exit_code != 0:
+            said = (result.stderr or result.stdout).decode("utf-8", "replace").strip().splitlines()
+            detail = f": {said[-1][:300]}" if said else ""
+            raise AgentInstallError(f"the install script exited with code {result.exit_code}{detail}")
+
+    async def connect(self) -> ScriptAgent:
+        return self
+
+    async def prompt(self, text: str) -> AgentTurn:
+        result = await self._run(self.execute_script(), "agent/execute.sh")
+        return AgentTurn(exit_code=result.exit_code, out_of_memory=result.out_of_memory)
+
+    async def close(self) -> None:
+        pass
+
+    async def _run(self, script: str, record: str) -> ExecResult:
+        context = self.context
+        path = context.log_dir / record
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return await run_script(
+            context.environment, script, record=path, env=context.env, cwd=context.workdir, user=context.user, sink=context.sink
+        )

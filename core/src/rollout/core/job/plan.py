@@ -1,0 +1,152 @@
+"""A planned job: everything that is known before the first trial starts, and the trials it makes one by one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rollout.core.config.job import JobConfig
+from rollout.core.hooks import HookBus
+from rollout.core.job.store import FinishedTrial, JobStore
+from rollout.core.plugins import Plugin
+from rollout.core.protocols import BackendContext, EnvironmentBackend, Executor
+from rollout.core.records import AgentSpec, TaskSpec, Timeouts, TrialSpec, VerifierSpec
+from rollout.core.trial.deadlines import effective_timeout
+from rollout.core.types import EnvironmentSpec
+
+
+@dataclass(frozen=True)
+class PlannedAgent:
+    spec: AgentSpec
+    folder: str
+    override_timeout_sec: float
+    max_timeout_sec: float
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class PlannedTask:
+    spec: TaskSpec
+    environment: EnvironmentSpec
+    verifier: VerifierSpec
+    agent_user: str | None
+    timeouts: Timeouts
+    agent_timeout_sec: float
+    folder: str
+    fingerprint: dict[str, str]
+
+
+@dataclass(frozen=True)
+class PlannedDataset:
+    name: str
+    folder: str
+    tasks: list[PlannedTask]
+
+
+@dataclass
+class Plan:
+    """A job that can run: `trials()` makes its specs one by one."""
+
+    config: JobConfig
+    base_dir: Path
+    job_id: str
+    name: str
+    directory: Path
+    agents: list[PlannedAgent]
+    datasets: list[PlannedDataset]
+    backend: EnvironmentBackend
+    backend_context: BackendContext
+    executor: Executor
+    metrics: list[tuple[str, Plugin, Any]]
+    hooks: HookBus
+    environ: Mapping[str, str]
+    plugins: dict[str, str]
+    warnings: list[str]
+    finished: dict[str, FinishedTrial] = field(default_factory=dict)
+    """Trials of an earlier run that are kept."""
+    rerun: Counter[str] = field(default_factory=Counter)
+    """Why trials of an earlier run are run again, and how many."""
+    store: JobStore | None = None
+    """Open, unless this is a dry run."""
+    _specs_with_user: dict[tuple[str, str], AgentSpec] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        return len(self.agents) * self.config.n_attempts * sum(len(dataset.tasks) for dataset in self.datasets)
+
+    @property
+    def kept(self) -> int:
+        return len(self.finished)
+
+    def trials(self) -> Iterator[TrialSpec]:
+        """The trials that are to run. All trials of a task come together, so that its image is needed for a short time."""
+        for dataset in self.datasets:
+            for task in dataset.tasks:
+                for agent in self.agents:
+                    yield from self._attempts(dataset, task, agent)
+
+    def pending_by_image(self) -> Counter[str]:
+        """How many trials are still to run on each environment digest."""
+        pending: Counter[str] = Counter()
+        for dataset in self.datasets:
+            for task in dataset.tasks:
+                for agent in self.agents:
+                    for attempt in range(1, self.config.n_attempts + 1):
+                        if trial_id_of(agent, dataset, task, attempt) not in self.finished:
+                            pending[task.environment.digest] += 1
+        return pending
+
+    def close(self) -> None:
+        """Let go of the job's folder without running it."""
+        if self.store is not None:
+            self.store.close()
+
+    def _agent_spec(self, agent: PlannedAgent, task: PlannedTask) -> AgentSpec:
+        """The agent's spec, as the task's user unless the job names one. One object per user: trials share what hangs on it."""
+        if agent.spec.user is not None or task.agent_user is None:
+            return agent.spec
+        key = (agent.folder, task.agent_user)
+        if key not in self._specs_with_user:
+            self._specs_with_user[key] = msgspec.structs.replace(agent.spec, user=task.agent_user)
+        return self._specs_with_user[key]
+
+    def _attempts(self, dataset: PlannedDataset, task: PlannedTask, agent: PlannedAgent) -> Iterator[TrialSpec]:
+        config = self.config
+        agent_sec = effective_timeout(
+            task.agent_timeout_sec,
+            override_sec=agent.override_timeout_sec,
+            max_sec=agent.max_timeout_sec,
+            multiplier=config.timeout_multiplier,
+        )
+        timeouts = msgspec.structs.replace(task.timeouts, agent_sec=agent_sec)
+        fingerprint = {"agent": agent.fingerprint, **task.fingerprint}
+        for attempt in range(1, config.n_attempts + 1):
+            trial_id = trial_id_of(agent, dataset, task, attempt)
+            if trial_id in self.finished:
+                continue
+            labels = {"rollout.job": self.job_id, "rollout.trial": trial_id}
+            yield TrialSpec(
+                job_id=self.job_id,
+                job_name=self.name,
+                trial_id=trial_id,
+                directory=f"{self.directory}/{trial_id}",
+                attempt=attempt,
+                agent=self._agent_spec(agent, task),
+                task=task.spec,
+                environment=msgspec.structs.replace(task.environment, labels=labels),
+                environment_type=config.environment.type,
+                environment_options=config.environment.options,
+                verifier=task.verifier,
+                timeouts=timeouts,
+                isolation=config.isolation,
+                fingerprint=fingerprint,
+            )
+
+
+def trial_id_of(agent: PlannedAgent, dataset: PlannedDataset, task: PlannedTask, attempt: int) -> str:
+    return f"{agent.folder}/{dataset.folder}/{task.folder}__{attempt}"

@@ -1,0 +1,153 @@
+"""What comes of a job: running counts and metrics per agent, dataset and reward key, and the job's result.json."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from rollout.core.job.events import MetricReport
+from rollout.core.plugins import Plugin
+from rollout.core.records import SCHEMA_VERSION, ErrorInfo, Status
+from rollout.core.types import Score, Struct
+
+_DEFAULT_KEY = "reward"
+
+
+class GroupResult(Struct, frozen=True, kw_only=True):
+    """Counts of one agent on one dataset."""
+
+    agent: str
+    dataset: str
+    total_trials: int
+    scored: int
+    unscored: int
+    errored: int
+    errors: dict[str, int]
+    """Error code to count; trials whose agent failed but that were scored are among them."""
+    cost: float | None
+
+
+class JobResult(Struct, frozen=True, kw_only=True):
+    """The job's `result.json`."""
+
+    schema_version: str = SCHEMA_VERSION
+    job_id: str
+    job_name: str
+    cancelled: bool
+    exit_code: int
+    total_trials: int
+    completed_trials: int
+    """Scored or, with verification disabled, run to the end."""
+    failed_trials: int
+    skipped_trials: int
+    """Not run: the job was interrupted."""
+    mean_reward: float | None
+    """Primary reward over scored trials."""
+    mean_reward_errors_as_zero: float | None
+    """Primary reward over scored and errored trials, errored ones as 0."""
+    total_cost: float | None
+    total_duration_sec: float
+    started_at: datetime
+    ended_at: datetime
+    groups: list[GroupResult]
+    metrics: list[MetricReport]
+    warnings: list[str]
+
+
+class Tally:
+    """Running aggregates over finished trials. Memory follows agents, datasets and reward keys, and what the metrics keep."""
+
+    def __init__(self, metrics: Sequence[tuple[str, Plugin, Any]], totals: Mapping[tuple[str, str], int]) -> None:
+        """`totals`: how many trials each (agent, dataset) has."""
+        self._plugins = metrics
+        self._groups = {pair: _Group(total) for pair, total in totals.items()}
+
+    def add(
+        self,
+        agent: str,
+        dataset: str,
+        task: str,
+        attempt: int,
+        status: Status,
+        rewards: Mapping[str, float],
+        error: ErrorInfo | None,
+        cost: float | None,
+    ) -> None:
+        """Count one finished trial."""
+        group = self._groups[agent, dataset]
+        group.statuses[status] += 1
+        if error is not None:
+            group.errors[error.type] += 1
+        if cost is not None:
+            group.cost = (group.cost or 0.0) + cost
+        errored = status == "errored"
+        for key in rewards:
+            if key not in group.metrics:
+                group.metrics[key] = self._new_metrics(group)
+        if not group.metrics and errored:
+            group.early_errors.append((task, attempt))
+            return
+        for key, metrics in group.metrics.items():
+            if key in rewards or errored:
+                score = Score(task=task, attempt=attempt, value=rewards.get(key), errored=errored)
+                for _, metric in metrics:
+                    metric.add(score)
+        if errored:
+            group.early_errors.append((task, attempt))
+
+    def reports(self) -> list[MetricReport]:
+        """Every metric's figures as they stand."""
+        return [
+            MetricReport(agent=agent, dataset=dataset, key=key, metric=name, values=list(metric.values()))
+            for (agent, dataset), group in self._groups.items()
+            for key, metrics in self._shown(group).items()
+            for name, metric in metrics
+        ]
+
+    def groups(self) -> list[GroupResult]:
+        return [
+            GroupResult(
+                agent=agent,
+                dataset=dataset,
+                total_trials=group.total,
+                scored=group.statuses["scored"],
+                unscored=group.statuses["unscored"],
+                errored=group.statuses["errored"],
+                errors=dict(group.errors.most_common()),
+                cost=group.cost,
+            )
+            for (agent, dataset), group in self._groups.items()
+        ]
+
+    def count(self, status: Status) -> int:
+        return sum(group.statuses[status] for group in self._groups.values())
+
+    @property
+    def cost(self) -> float | None:
+        costs = [group.cost for group in self._groups.values() if group.cost is not None]
+        return sum(costs) if costs else None
+
+    def _new_metrics(self, group: _Group) -> list[tuple[str, Any]]:
+        """Metrics of a key that is seen for the first time: errors that came before it count for it too."""
+        metrics = [(name, plugin.cls(options)) for name, plugin, options in self._plugins]
+        for task, attempt in group.early_errors:
+            for _, metric in metrics:
+                metric.add(Score(task=task, attempt=attempt, value=None, errored=True))
+        return metrics
+
+    def _shown(self, group: _Group) -> dict[str, list[tuple[str, Any]]]:
+        if group.metrics or not group.early_errors:
+            return group.metrics
+        return {_DEFAULT_KEY: self._new_metrics(group)}
+
+
+class _Group:
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.statuses: Counter[str] = Counter()
+        self.errors: Counter[str] = Counter()
+        self.cost: float | None = None
+        self.metrics: dict[str, list[tuple[str, Any]]] = {}
+        self.early_errors: list[tuple[str, int]] = []

@@ -1,0 +1,358 @@
+"""Running a planned job: feeding the executor, retrying, storing every result as it comes, ending well whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rollout.core.aio import run_shielded
+from rollout.core.errors import RolloutError, StoreError, boundary
+from rollout.core.job.events import (
+    Event,
+    EventSink,
+    JobFinished,
+    JobStarted,
+    MetricsUpdated,
+    TrialFinished,
+    TrialRetried,
+    TrialStarted,
+    WarningRaised,
+)
+from rollout.core.job.feed import TrialFeed
+from rollout.core.job.plan import Plan
+from rollout.core.job.results import JobResult, Tally
+from rollout.core.job.store import CONFIG, LOCK, RESULT, JobStore
+from rollout.core.records import SCHEMA_VERSION, TrialResult, TrialSpec, TryRecord
+from rollout.core.trial.images import Images
+from rollout.core.trial.redact import Redactor, secrets_of, without_literal_secrets
+from rollout.core.trial.rollout import Rollout, set_aside
+from rollout.core.trial.services import Services
+from rollout.core.types import Struct, primary_reward
+
+_METRICS_EVERY_SEC = 0.5
+
+EXIT_OK = 0
+EXIT_TRIALS_ERRORED = 1
+EXIT_INTERRUPTED = 130
+
+
+class JobOutcome(Struct, frozen=True, kw_only=True):
+    """How a job ended."""
+
+    exit_code: int
+    """0 all trials finished, whatever the reward; 1 some errored; 130 interrupted."""
+    result: JobResult
+
+
+async def run_job(plan: Plan, on_event: EventSink = lambda event: None) -> JobOutcome:
+    """Run what is left of a planned job, and let go of its folder.
+
+    Cancelling the call ends the job well: no new trial starts, those under way are torn down, the result is written and
+    `JobFinished` with exit code 130 is sent, then the cancellation goes on.
+
+    Raises:
+        StoreError: results cannot be written. What was finished before is kept.
+    """
+    assert plan.store is not None, "a dry run cannot be run"
+    try:
+        return await _Run(plan, plan.store, on_event).run()
+    finally:
+        plan.close()
+
+
+class _Run:
+    """One run of a job."""
+
+    def __init__(self, plan: Plan, store: JobStore, on_event: EventSink) -> None:
+        self._plan = plan
+        self._store = store
+        self._on_event = on_event
+        self._feed = TrialFeed(plan.trials())
+        totals: Counter[tuple[str, str]] = Counter()
+        for agent in plan.agents:
+            for dataset in plan.datasets:
+                totals[agent.spec.name, dataset.name] += len(dataset.tasks) * plan.config.n_attempts
+        self._tally = Tally(plan.metrics, totals)
+        self._primary: list[float] = [0.0, 0.0]
+        self._tries: dict[str, tuple[TryRecord, ...]] = {}
+        self._warnings_sent = 0
+        self._metrics_sent = 0.0
+        self._began = time.monotonic()
+        self._started_at = datetime.now(UTC)
+        self._releasing: set[asyncio.Task[None]] = set()
+        self._failure: StoreError | None = None
+        self._services = self._make_services()
+
+    async def run(self) -> JobOutcome:
+        cancelled: asyncio.CancelledError | None = None
+        await self._begin()
+        try:
+            await self._plan.executor.run(self._feed, self._run_trial, self._done)
+        except asyncio.CancelledError as error:
+            cancelled = error
+        except StoreError as error:
+            self._failure = error
+        self._feed.stop()
+        try:
+            await run_shielded(self._end_backend())
+        except asyncio.CancelledError as error:
+            cancelled = error
+        if self._failure is not None:
+            raise self._failure
+        outcome = await self._finish(cancelled is not None)
+        if cancelled is not None:
+            raise cancelled
+        return outcome
+
+    def _make_services(self) -> Services:
+        plan = self._plan
+        tasks = [task for dataset in plan.datasets for task in dataset.tasks]
+        blocks = [agent.spec.env for agent in plan.agents]
+        blocks += [block for task in tasks for block in (task.environment.env, task.verifier.env, task.spec.env) if block]
+        redactor = Redactor(secrets_of(blocks, plan.environ))
+        environment = plan.config.environment
+        images = Images(
+            plan.backend,
+            force=environment.force_build,
+            delete=environment.delete,
+            logs=plan.directory / "images",
+            redactor=redactor,
+            users=plan.pending_by_image(),
+        )
+        return Services(
+            backend=plan.backend, images=images, hooks=plan.hooks, environ=plan.environ, redactor=redactor, plugins=plan.plugins
+        )
+
+    async def _begin(self) -> None:
+        plan, store = self._plan, self._store
+        with boundary(RolloutError, "removing what an earlier run left behind"):
+            for line in await plan.backend.reap(plan.job_id):
+                self._warn(f"an earlier run left {line}; removed")
+        store.write(CONFIG, _config_record(plan))
+        self._write_lock()
+        for trial in plan.finished.values():
+            self._count(trial)
+        self._send(
+            JobStarted(
+                time=datetime.now(UTC),
+                job_id=plan.job_id,
+                job_name=plan.name,
+                directory=str(plan.directory),
+                total_trials=plan.total,
+                kept_trials=plan.kept,
+                rerun=dict(plan.rerun),
+                concurrency=plan.config.n_concurrent_trials,
+                agents=[agent.spec.name for agent in plan.agents],
+                datasets=[dataset.name for dataset in plan.datasets],
+            )
+        )
+        self._send_warnings()
+        if plan.hooks.implemented("rollout_job_planned"):
+            await plan.hooks.notify("rollout_job_planned", job=plan, trials=plan.total - plan.kept)
+        if plan.hooks.implemented("rollout_job_started"):
+            await plan.hooks.notify("rollout_job_started", job=plan)
+
+    async def _run_trial(self, spec: TrialSpec) -> TrialResult:
+        """What the executor calls for each trial that runs in this process."""
+        self._set_earlier_aside(spec)
+        self._send(TrialStarted(time=datetime.now(UTC), trial_id=spec.trial_id, try_number=spec.try_number))
+        result = await Rollout(spec, self._services).run()
+        tries = self._tries.get(spec.trial_id)
+        return msgspec.structs.replace(result, tries=tries) if tries else result
+
+    def _set_earlier_aside(self, spec: TrialSpec) -> None:
+        directory = Path(spec.directory)
+        if directory.is_dir():
+            set_aside(directory)
+
+    def _done(self, spec: TrialSpec, result: TrialResult) -> None:
+        """What the executor calls with each result: store it, or try again."""
+        error = result.error
+        if error is not None and result.status == "errored" and self._may_retry(spec, result):
+            record = TryRecord(
+                number=spec.try_number, error=error, started_at=result.timestamps.started_at, ended_at=result.timestamps.ended_at
+            )
+            self._tries[spec.trial_id] = (*self._tries.get(spec.trial_id, ()), record)
+            wait = self._plan.config.retry.wait_sec(spec.try_number)
+            self._send(
+                TrialRetried(
+                    time=datetime.now(UTC), trial_id=spec.trial_id, try_number=spec.try_number, error=error, wait_sec=wait
+                )
+            )
+            self._feed.retry(msgspec.structs.replace(spec, try_number=spec.try_number + 1), wait)
+            return
+        self._tries.pop(spec.trial_id, None)
+        self._store.add_trial(result)
+        self._count(result)
+        self._send(TrialFinished(time=datetime.now(UTC), trial_id=spec.trial_id, result=result))
+        if self._plan.hooks.implemented("rollout_trial_finished"):
+            self._in_background(self._plan.hooks.notify("rollout_trial_finished", trial=spec, result=result))
+        self._in_background(self._services.images.release(spec.environment.digest))
+        self._feed.finished()
+        self._send_warnings()
+        if time.monotonic() - self._metrics_sent >= _METRICS_EVERY_SEC:
+            self._send_metrics()
+
+    def _may_retry(self, spec: TrialSpec, result: TrialResult) -> bool:
+        retry, error = self._plan.config.retry, result.error
+        assert error is not None
+        wanted = (error.retryable or error.type in retry.include) and error.type not in retry.exclude
+        return wanted and spec.try_number <= retry.max_retries
+
+    def _in_background(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._releasing.add(task)
+        task.add_done_callback(self._background_done)
+
+    def _background_done(self, task: asyncio.Task[None]) -> None:
+        self._releasing.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._warn(f"removing an image: {error}")
+
+    async def _end_backend(self) -> None:
+        """Wait for images to be removed, then close executor and backend; whatever fails is a warning."""
+        if self._releasing:
+            await asyncio.wait(set(self._releasing))
+        closing = (("closing the executor", self._plan.executor.aclose), ("closing the backend", self._plan.backend.aclose))
+        for doing, close in closing:
+            try:
+                with boundary(RolloutError, doing):
+                    await close()
+            except RolloutError as error:
+                self._warn(str(error))
+        shutil.rmtree(self._plan.backend_context.work_dir, ignore_errors=True)
+
+    async def _finish(self, cancelled: bool) -> JobOutcome:
+        plan, tally = self._plan, self._tally
+        scored, unscored, errored = (tally.count(status) for status in ("scored", "unscored", "errored"))
+        not_run = plan.total - scored - unscored - errored
+        exit_code = EXIT_INTERRUPTED if cancelled else EXIT_TRIALS_ERRORED if errored or not_run else EXIT_OK
+        ended_at = datetime.now(UTC)
+        duration = round(time.monotonic() - self._began, 6)
+        self._send_warnings()
+        total, count = self._primary
+        result = JobResult(
+            job_id=plan.job_id,
+            job_name=plan.name,
+            cancelled=cancelled,
+            exit_code=exit_code,
+            total_trials=plan.total,
+            completed_trials=scored + unscored,
+            failed_trials=errored,
+            skipped_trials=not_run,
+            mean_reward=total / count if count else None,
+            mean_reward_errors_as_zero=total / (count + errored) if count + errored else None,
+            total_cost=tally.cost,
+            total_duration_sec=duration,
+            started_at=self._started_at,
+            ended_at=ended_at,
+            groups=tally.groups(),
+            metrics=tally.reports(),
+            warnings=list(plan.warnings),
+        )
+        self._write_lock()
+        self._store.write(RESULT, result)
+        if plan.hooks.implemented("rollout_job_finished"):
+            await plan.hooks.notify("rollout_job_finished", job=plan, result=result)
+        self._send_metrics()
+        self._send(
+            JobFinished(
+                time=ended_at,
+                job_id=plan.job_id,
+                directory=str(plan.directory),
+                exit_code=exit_code,
+                cancelled=cancelled,
+                scored=scored,
+                unscored=unscored,
+                errored=errored,
+                not_run=not_run,
+                duration_sec=duration,
+            )
+        )
+        return JobOutcome(exit_code=exit_code, result=result)
+
+    def _count(self, trial: Any) -> None:
+        """Count a TrialResult or a FinishedTrial."""
+        self._tally.add(
+            trial.agent_name,
+            trial.dataset_name,
+            trial.task_name,
+            trial.attempt,
+            trial.status,
+            trial.rewards,
+            trial.error,
+            trial.cost,
+        )
+        reward = primary_reward(trial.rewards)
+        if reward is not None:
+            self._primary[0] += reward
+            self._primary[1] += 1
+
+    def _write_lock(self) -> None:
+        plan = self._plan
+        self._store.write(
+            LOCK,
+            {
+                "schema_version": SCHEMA_VERSION,
+                "job_id": plan.job_id,
+                "plugins": plan.plugins,
+                "environment": plan.config.environment.type,
+                "images": self._services.images.prepared,
+                "tasks": [
+                    {
+                        "dataset": dataset.name,
+                        "name": task.spec.name,
+                        "digest": task.spec.digest,
+                        "environment_digest": task.environment.digest,
+                        "git_commit_id": task.spec.git_commit_id,
+                        "path": task.spec.path,
+                    }
+                    for dataset in plan.datasets
+                    for task in dataset.tasks
+                ],
+            },
+        )
+
+    def _warn(self, message: str) -> None:
+        self._plan.warnings.append(message)
+        self._send_warnings()
+
+    def _send_warnings(self) -> None:
+        """The plan's list grows while trials run, because backends warn too."""
+        for message in self._plan.warnings[self._warnings_sent :]:
+            self._warnings_sent += 1
+            self._send(WarningRaised(time=datetime.now(UTC), message=message))
+
+    def _send_metrics(self) -> None:
+        self._metrics_sent = time.monotonic()
+        self._send(MetricsUpdated(time=datetime.now(UTC), metrics=self._tally.reports()))
+
+    def _send(self, event: Event) -> None:
+        if not isinstance(event, MetricsUpdated):
+            self._store.add_event(event)
+        self._on_event(event)
+
+
+def _config_record(plan: Plan) -> dict[str, Any]:
+    config = plan.config
+    replace = msgspec.structs.replace
+    safe = replace(
+        config,
+        agents=[replace(agent, env=without_literal_secrets(agent.env)) for agent in config.agents],
+        verifier=replace(config.verifier, env=without_literal_secrets(config.verifier.env)),
+        environment=replace(config.environment, env=without_literal_secrets(config.environment.env)),
+    )
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "job_id": plan.job_id,
+        "job_name": plan.name,
+        "base_dir": str(plan.base_dir),
+        "config": safe,
+    }

@@ -1,0 +1,83 @@
+"""Running one trial from its spec alone: what `rollout trial run spec.json` does on a cluster node or another machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from rollout.core.aio import run_shielded
+from rollout.core.errors import ConfigError
+from rollout.core.hooks import HookBus
+from rollout.core.plugins import decode_options, find
+from rollout.core.protocols import BackendContext, EnvironmentBackend
+from rollout.core.records import TrialResult, TrialSpec
+from rollout.core.tasks.cache import cache_dir
+from rollout.core.trial.images import Images
+from rollout.core.trial.paths import environment_name, short_hash
+from rollout.core.trial.redact import Redactor, secrets_of
+from rollout.core.trial.rollout import Rollout
+from rollout.core.trial.services import Services
+
+
+def read_spec(path: Path) -> TrialSpec:
+    """A TrialSpec from a JSON file.
+
+    Raises:
+        ConfigError: it cannot be read or is not one.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=TrialSpec)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not a trial's spec: {error}") from error
+
+
+async def run_spec(spec: TrialSpec, environ: Mapping[str, str] = os.environ) -> TrialResult:
+    """Run one trial in this process with a backend of its own; the result is also written to the trial's folder.
+
+    Raises:
+        UsageError and its kinds: the spec names a plugin or options that this machine does not have.
+        StoreError
+    """
+    plugin = find("environments", spec.environment_type)
+    options = decode_options(plugin, spec.environment_options, "environment")
+    cache = cache_dir(environ)
+    context = BackendContext(
+        job_id=spec.job_id,
+        work_dir=cache / "work" / environment_name(spec.job_id, unique=short_hash(spec.trial_id)),
+        cache_dir=cache / spec.environment_type,
+        concurrency=1,
+        private_paths=(Path(spec.directory).absolute(), Path(spec.task.path).absolute().parent, cache),
+    )
+    backend: EnvironmentBackend = plugin.cls(options, context)
+    backend.check(spec.environment)
+    redactor = Redactor(secrets_of((spec.agent.env, spec.environment.env, spec.verifier.env, spec.task.env), environ))
+    images = Images(
+        backend,
+        force=False,
+        delete=False,
+        logs=Path(spec.directory) / "images",
+        redactor=redactor,
+        users=Counter([spec.environment.digest]),
+    )
+    services = Services(
+        backend=backend,
+        images=images,
+        hooks=HookBus.load(environ),
+        environ=environ,
+        redactor=redactor,
+        plugins={plugin.info.dist: plugin.info.version},
+    )
+    services.agent(spec.agent)
+    services.verifier(spec.verifier)
+    try:
+        return await Rollout(spec, services).run()
+    finally:
+        await run_shielded(backend.aclose())
+        shutil.rmtree(context.work_dir, ignore_errors=True)

@@ -1,0 +1,141 @@
+"""Keeping expanded secrets off the disk: values that came from the host are replaced by their names in whatever is written."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from rollout.core.config.interpolate import expand, referenced_names
+
+# What a host variable of these names holds is no secret, and replacing it would make logs unreadable.
+_PUBLIC = frozenset({"HOME", "PATH", "USER", "LOGNAME", "PWD", "SHELL", "LANG", "LC_ALL", "TERM", "TZ", "HOSTNAME", "TMPDIR"})
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
+_MIN_LENGTH = 8
+_MIN_NAMED_LENGTH = 4
+_CHUNK = 1 << 20
+
+
+def looks_secret(name: str) -> bool:
+    """Whether a variable of this name is likely to hold a secret."""
+    return _SECRET_NAME.search(name) is not None
+
+
+def secrets_of(blocks: Iterable[Mapping[str, str]], environ: Mapping[str, str]) -> dict[str, str]:
+    """Secret value to the name it is replaced by, for every host variable the blocks refer to and every literal secret.
+
+    Short values (below 8 characters, 4 when the name says KEY, TOKEN ...) are left: they would match everywhere.
+    """
+    found: dict[str, str] = {}
+
+    def add(name: str, value: str) -> None:
+        if name not in _PUBLIC and len(value) >= (_MIN_NAMED_LENGTH if looks_secret(name) else _MIN_LENGTH):
+            found[value] = name
+
+    for block in blocks:
+        for key, text in block.items():
+            names = referenced_names(text)
+            for name in names:
+                add(name, environ.get(name, ""))
+            if names and looks_secret(key):
+                add(key, expand(text, environ))
+            elif looks_secret(key):
+                add(key, text)
+    return found
+
+
+def without_literal_secrets(block: Mapping[str, str]) -> dict[str, str]:
+    """The block as it may be written to disk: `${NAME}` stays, a literal value under a secret-looking key does not."""
+    return {
+        key: "[redacted]" if looks_secret(key) and text and not referenced_names(text) else text for key, text in block.items()
+    }
+
+
+class Redactor:
+    """Replaces known secrets by `[redacted:NAME]` in text, in streams and in files."""
+
+    def __init__(self, secrets: Mapping[str, str]) -> None:
+        self._names = {value.encode(): name.encode() for value, name in secrets.items()}
+        longest_first = sorted(self._names, key=len, reverse=True)
+        self._pattern = re.compile(b"|".join(map(re.escape, longest_first))) if longest_first else None
+        self._overlap = len(longest_first[0]) - 1 if longest_first else 0
+
+    def __bool__(self) -> bool:
+        return self._pattern is not None
+
+    def redact(self, data: bytes) -> bytes:
+        if self._pattern is None:
+            return data
+        return self._pattern.sub(lambda match: b"[redacted:" + self._names[match.group()] + b"]", data)
+
+    def text(self, text: str) -> str:
+        if self._pattern is None:
+            return text
+        return self.redact(text.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
+
+    def stream(self, write: Callable[[bytes], None]) -> RedactingStream:
+        return RedactingStream(self, write)
+
+    def tree(self, folder: Path) -> None:
+        """Rewrite every regular file below `folder` that holds a secret. Links are not followed."""
+        if self._pattern is None:
+            return
+        for parent, _, names in os.walk(folder):
+            for name in names:
+                path = os.path.join(parent, name)
+                if stat.S_ISREG(os.lstat(path).st_mode) and self._contains_secret(path):
+                    self._rewrite(path)
+
+    def _contains_secret(self, path: str) -> bool:
+        assert self._pattern is not None
+        tail = b""
+        with open(path, "rb") as file:
+            while chunk := file.read(_CHUNK):
+                if self._pattern.search(tail + chunk):
+                    return True
+                tail = chunk[-self._overlap :] if self._overlap else b""
+        return False
+
+    def _rewrite(self, path: str) -> None:
+        temporary = f"{path}.redacted"
+        with open(path, "rb") as source, open(temporary, "wb") as target:
+
+            def write(data: bytes) -> None:
+                target.write(data)
+
+            stream = self.stream(write)
+            while chunk := source.read(_CHUNK):
+                stream.feed(chunk)
+            stream.close()
+        os.replace(temporary, path)
+
+
+class RedactingStream:
+    """Redacts a stream of chunks: a secret that lies across two chunks is found too, so a little is held back until the next."""
+
+    def __init__(self, redactor: Redactor, write: Callable[[bytes], None]) -> None:
+        self._redactor = redactor
+        self._write = write
+        self._held = b""
+
+    def feed(self, chunk: bytes) -> None:
+        pattern, overlap = self._redactor._pattern, self._redactor._overlap
+        if pattern is None:
+            self._write(chunk)
+            return
+        data = self._held + chunk
+        # Nothing that starts before `safe` can be continued by the next chunk.
+        safe = max(len(data) - overlap, 0)
+        for match in pattern.finditer(data):
+            if match.start() < safe < match.end():
+                safe = match.end()
+        self._held = data[safe:]
+        if safe:
+            self._write(self._redactor.redact(data[:safe]))
+
+    def close(self) -> None:
+        if self._held:
+            self._write(self._redactor.redact(self._held))
+            self._held = b""

@@ -1,0 +1,457 @@
+"""One trial: setup, start, install_agent, connect, execute, disconnect, verify, cleanup."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import traceback
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rollout.core.aio import run_shielded
+from rollout.core.errors import (
+    AgentError,
+    AgentInstallError,
+    AgentInstallTimeoutError,
+    AgentTimeoutError,
+    CancelledTrialError,
+    InternalError,
+    OutOfMemoryError,
+    RolloutError,
+    SandboxError,
+    StartError,
+    StartTimeoutError,
+    StoreError,
+    TaskError,
+    TeardownError,
+    TransferError,
+    VerifierError,
+    VerifierTimeoutError,
+    boundary,
+    describe,
+)
+from rollout.core.files import make_folder, storing, write_atomic
+from rollout.core.protocols import EXEC_USER, Agent, AgentContext, AgentSession, Environment, TrialView
+from rollout.core.records import Durations, ErrorInfo, Status, Timestamps, TrialResult, TrialSpec, to_json
+from rollout.core.trial.deadlines import deadline
+from rollout.core.trial.isolation import Isolation
+from rollout.core.trial.output import PhaseOutput, TrialLog
+from rollout.core.trial.paths import INSTRUCTION_FILE, LOGS, TESTS, reward_files
+from rollout.core.trial.redact import without_literal_secrets
+from rollout.core.trial.rewards import check_rewards
+from rollout.core.trial.services import Services
+from rollout.core.types import AgentTurn, Stream, TransferReport, Usage, VerifyResult, primary_reward
+
+INSTRUCTION_VARIABLE = "ROLLOUT_TASK_INSTRUCTION"
+INSTRUCTION_FILE_VARIABLE = "ROLLOUT_TASK_INSTRUCTION_FILE"
+
+# Linux: MAX_ARG_STRLEN is 32 pages, for `NAME=value` and its NUL.
+_MAX_VARIABLE_BYTES = 128 * 1024
+_STOP_SEC = 60.0
+_COLLECT_SEC = 600.0
+
+
+class Rollout:
+    """Runs one TrialSpec. `run` is the list of phases; each of them can be called alone, in that order.
+
+    What a phase records goes to the trial's folder as it happens; `result` is what came of the trial so far.
+    """
+
+    def __init__(self, spec: TrialSpec, services: Services) -> None:
+        self.spec = spec
+        self.directory = Path(spec.directory)
+        self.environment: Environment | None = None
+        self._services = services
+        self._task_directory = Path(spec.task.path)
+        self._instruction = ""
+        self._env: dict[str, str] = {}
+        self._image: str | None = None
+        self._isolation: Isolation | None = None
+        self._agent: Agent | None = None
+        self._session: AgentSession | None = None
+        self._turn = AgentTurn()
+        self._verdict: VerifyResult | None = None
+        self._error: ErrorInfo | None = None
+        self._cancelled = False
+        self._logs_collected = False
+        self._warnings: list[str] = []
+        self._times: dict[str, datetime] = {}
+        self._clock: dict[str, float] = {}
+        self._started = time.monotonic()
+        self._log: TrialLog | None = None
+        self._outputs: dict[str, PhaseOutput] = {}
+
+    async def run(self) -> TrialResult:
+        """Run every phase that can still run; always end in `cleanup` and a written result.
+
+        Raises:
+            StoreError: the result cannot be written; the job has to stop.
+            asyncio.CancelledError: after cleanup, with a result of status `cancelled` on disk.
+        """
+        cancelled: asyncio.CancelledError | None = None
+        try:
+            await self._phases()
+        except StoreError:
+            await run_shielded(self.cleanup())
+            raise
+        except asyncio.CancelledError as error:
+            cancelled = error
+            self._cancelled = True
+            self._record(CancelledTrialError("interrupted"), None)
+        try:
+            await run_shielded(self.cleanup())
+        except asyncio.CancelledError as error:
+            cancelled = error
+        result = self._write_result(await self._metadata())
+        if cancelled is not None:
+            raise cancelled
+        return result
+
+    async def _phases(self) -> None:
+        phase = "setup"
+        try:
+            for step in (self.setup, self.start, self.install_agent, self.connect, self.execute, self.disconnect, self.verify):
+                phase = step.__name__
+                await step()
+        except StoreError:
+            raise
+        except RolloutError as error:
+            self._record(error, phase)
+        except Exception as error:  # noqa: BLE001 - the trial's outermost boundary: a bug must not touch its siblings
+            self._say("".join(traceback.format_exception(error)))
+            self._record(InternalError(f"{phase}: {describe(error)}"), phase)
+
+    async def setup(self) -> None:
+        """Make the trial's folder and read what the trial needs from the host."""
+        spec = self.spec
+        make_folder(self.directory)
+        self._times["started_at"] = datetime.now(UTC)
+        write_atomic(f"{spec.directory}/config.json", to_json(_for_disk(spec)))
+        self._log = TrialLog(self.directory / "trial.log", self._services.redactor)
+        self._say(f"trial {spec.trial_id}, try {spec.try_number}")
+        if self._services.hooks.implemented("rollout_trial_started"):
+            await self._services.hooks.notify("rollout_trial_started", trial=spec)
+        with boundary(TaskError, f"reading {self._task_directory / 'instruction.md'}"):
+            self._instruction = (self._task_directory / "instruction.md").read_text("utf-8")
+        self._env = self._instruction_variables()
+
+    async def start(self) -> None:
+        """Prepare the image, start the environment, make the special folders."""
+        spec, services = self.spec, self._services
+        async with self._phase("environment_setup"):
+            self._image = await services.images.prepare(spec.environment, spec.timeouts.build_sec)
+            environment = msgspec.structs.replace(spec.environment, env={**services.expand(spec.environment.env), **self._env})
+            async with deadline(spec.timeouts.build_sec, StartTimeoutError, "starting the environment"):
+                with boundary(StartError, "starting the environment"):
+                    self.environment = await services.backend.start(environment, self._image)
+            can_choose = EXEC_USER in services.backend.capabilities
+            self._isolation = Isolation(
+                self.environment,
+                root="root" if can_choose else None,
+                locked=can_choose and spec.agent.user not in (None, "root", "0"),
+            )
+            async with deadline(spec.timeouts.build_sec, StartTimeoutError, "preparing the environment"):
+                with boundary(StartError, "preparing the environment"):
+                    await self._isolation.set_up(self._instruction.encode())
+
+    async def install_agent(self) -> None:
+        """Construct the agent and let it install itself; a failure is not verified."""
+        spec, services = self.spec, self._services
+        plugin, options = services.agent(spec.agent)
+        async with self._phase("agent_setup"):
+            self._agent = plugin.cls(options, self._agent_context())
+            try:
+                async with deadline(spec.timeouts.install_sec, AgentInstallTimeoutError, "installing the agent"):
+                    with boundary(AgentInstallError, "installing the agent"):
+                        await self._agent.install()
+            finally:
+                self._close_output("setup")
+
+    async def connect(self) -> None:
+        """Open the agent's session."""
+        assert self._agent is not None
+        async with deadline(self.spec.timeouts.install_sec, AgentInstallTimeoutError, "connecting to the agent"):
+            with boundary(AgentError, "connecting to the agent"):
+                self._session = await self._agent.connect()
+
+    async def execute(self) -> None:
+        """Give the agent its task. An agent that fails or runs out of time is recorded, and verified all the same."""
+        assert self._session is not None
+        seconds = self.spec.timeouts.agent_sec
+        try:
+            async with self._phase("agent_execution"), deadline(seconds, AgentTimeoutError, "the agent"):
+                with boundary(AgentError, "the agent"):
+                    self._turn = await self._session.prompt(self._instruction)
+        except AgentError as error:
+            self._record(error, "execute")
+            return
+        finally:
+            self._close_output("agent")
+        if self._turn.exit_code:
+            what = f"the agent exited with code {self._turn.exit_code}"
+            failure = OutOfMemoryError(f"{what}: out of memory") if self._turn.out_of_memory else AgentError(what)
+            self._record(failure, "execute")
+
+    async def disconnect(self) -> None:
+        """End the agent's session and, under strict isolation, everything else that it started."""
+        session, self._session = self._session, None
+        if session is not None:
+            async with deadline(_STOP_SEC, AgentError, "closing the agent's session"):
+                with boundary(AgentError, "closing the agent's session"):
+                    await session.close()
+        if self.spec.isolation == "strict" and self._isolation is not None:
+            async with deadline(_STOP_SEC, VerifierError, "killing what the agent left running"):
+                await self._isolation.kill_everything()
+
+    async def verify(self) -> None:
+        """Clear stale rewards and tests, upload the task's tests, ask the verifier for its verdict."""
+        spec = self.spec
+        if spec.verifier.disable:
+            return
+        assert self.environment is not None
+        plugin, options = self._services.verifier(spec.verifier)
+        output = PhaseOutput(self.directory / "verifier", self._services.redactor)
+        try:
+            async with (
+                self._phase("verifier"),
+                deadline(spec.timeouts.verifier_sec, VerifierTimeoutError, "the verifier"),
+            ):
+                with boundary(VerifierError, "verification"):
+                    view = self._trial_view(output)
+                    await self._bring_tests(view)
+                    verdict = await plugin.cls(options).verify(view)
+                    check_rewards(verdict.rewards)
+            self._verdict = verdict
+            self._warnings += verdict.warnings
+            for warning in verdict.warnings:
+                self._say(f"warning: {warning}")
+        finally:
+            output.close()
+
+    async def cleanup(self) -> None:
+        """Collect the logs if nobody has, and stop the environment. Never raises: what fails here is a warning of the trial."""
+        await self._attempt("closing the agent's session", _STOP_SEC, self._close_session())
+        if self.environment is not None:
+            if not self._logs_collected:
+                await self._attempt("collecting the logs", _COLLECT_SEC, self._collect_logs())
+            await self._attempt("stopping the environment", _STOP_SEC, self.environment.stop(), TeardownError)
+            self.environment = None
+        self._services.redactor.tree(self.directory / "logs")
+
+    # How the phases do it
+
+    @asynccontextmanager
+    async def _phase(self, name: str) -> AsyncIterator[None]:
+        self._times[f"{name}_started_at"] = datetime.now(UTC)
+        began = time.monotonic()
+        self._say(f"{name} started")
+        hooks, spec = self._services.hooks, self.spec
+        watched = hooks.implemented("rollout_phase")
+        if watched:
+            await hooks.notify("rollout_phase", trial=spec, phase=name, state="started")
+        try:
+            yield
+        finally:
+            self._times[f"{name}_ended_at"] = datetime.now(UTC)
+            self._clock[f"{name}_sec"] = seconds = round(time.monotonic() - began, 6)
+            self._say(f"{name} ended after {seconds:.3f} s")
+            if watched:
+                await hooks.notify("rollout_phase", trial=spec, phase=name, state="ended")
+
+    def _instruction_variables(self) -> dict[str, str]:
+        variables = {INSTRUCTION_FILE_VARIABLE: INSTRUCTION_FILE}
+        size = len(INSTRUCTION_VARIABLE) + 2 + len(self._instruction.encode())
+        if size > _MAX_VARIABLE_BYTES or "\0" in self._instruction:
+            self._warn(f"the instruction does not fit into ${INSTRUCTION_VARIABLE}: only ${INSTRUCTION_FILE_VARIABLE} is set")
+        else:
+            variables[INSTRUCTION_VARIABLE] = self._instruction
+        return variables
+
+    def _agent_context(self) -> AgentContext:
+        assert self.environment is not None
+        spec = self.spec
+        return AgentContext(
+            name=spec.agent.name,
+            instruction=self._instruction,
+            task_directory=self._task_directory,
+            environment=self.environment,
+            env={**self._services.expand(spec.agent.env), **self._env},
+            workdir=spec.environment.workdir,
+            user=spec.agent.user,
+            log_dir=self.directory,
+            solution_env=lambda: self._services.expand(spec.task.env),
+            sink=self._agent_sink,
+        )
+
+    def _agent_sink(self, stream: Stream, chunk: bytes) -> None:
+        """What an agent prints belongs to `setup/` until it is installed, to `agent/` from then on."""
+        phase = "agent" if "agent_setup_ended_at" in self._times else "setup"
+        output = self._outputs.get(phase)
+        if output is None:
+            output = self._outputs[phase] = PhaseOutput(self.directory / phase, self._services.redactor)
+        output(stream, chunk)
+
+    def _close_output(self, phase: str) -> None:
+        if output := self._outputs.pop(phase, None):
+            output.close()
+
+    def _trial_view(self, output: PhaseOutput) -> TrialView:
+        assert self.environment is not None
+        spec, services = self.spec, self._services
+        env = services.expand(spec.verifier.env)
+        if spec.verifier.agent_env:
+            env = {**services.expand(spec.agent.env), **env}
+        return TrialView(
+            environment=self.environment,
+            task_directory=self._task_directory,
+            instruction=self._instruction,
+            metadata=spec.task.metadata,
+            env=env,
+            workdir=spec.environment.workdir,
+            user=spec.verifier.user,
+            trial_dir=self.directory,
+            log_dir=self.directory / "verifier",
+            sink=output,
+            reward_files=reward_files(rllm=spec.task.rllm),
+            collect_logs=self._collect_logs,
+        )
+
+    async def _bring_tests(self, view: TrialView) -> None:
+        assert self._isolation is not None
+        await self._isolation.clear(view.reward_files)
+        tests = self._task_directory / "tests"
+        if tests.is_dir():
+            await view.environment.upload(tests, TESTS, owner=view.user)
+
+    async def _collect_logs(self) -> TransferReport:
+        assert self.environment is not None
+        self._logs_collected = True
+        target = self.directory / "logs"
+        with boundary(TransferError, f"copying {LOGS}"):
+            report = await self.environment.download(LOGS, target)
+        for path, reason in report.skipped[:5]:
+            self._warn(f"{LOGS}/{path} was left out: {reason}")
+        if report.skipped_count > 5:
+            self._warn(f"{report.skipped_count - 5} more files of {LOGS} were left out")
+        return report
+
+    async def _close_session(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def _attempt(self, doing: str, seconds: float, work: Any, error_type: type[RolloutError] = SandboxError) -> None:
+        try:
+            async with deadline(seconds, error_type, doing):
+                with boundary(error_type, doing):
+                    await work
+        except RolloutError as error:
+            self._warn(str(error) if str(error).startswith(doing) else f"{doing}: {error}")
+
+    # What is recorded
+
+    def _record(self, error: RolloutError, phase: str | None) -> None:
+        """Keep the first error: it is the cause, later ones are consequences. A later error that leaves no verdict wins."""
+        text = self._services.redactor.text(str(error))
+        self._say(f"{error.code}: {text}")
+        keep_first = self._error is not None and phase in (None, "disconnect")
+        if not keep_first:
+            self._error = ErrorInfo(type=error.code, message=text, phase=phase, retryable=error.retryable)
+
+    def _warn(self, message: str) -> None:
+        text = self._services.redactor.text(message)
+        self._warnings.append(text)
+        self._say(f"warning: {text}")
+
+    def _say(self, message: str) -> None:
+        if self._log is not None:
+            self._log(message)
+
+    async def _metadata(self) -> dict[str, Any]:
+        hooks = self._services.hooks
+        if not hooks.implemented("rollout_add_result_metadata"):
+            return {}
+        added = await hooks.notify("rollout_add_result_metadata", trial=self.spec, result=self.result({}))
+        return {key: value for block in added if isinstance(block, dict) for key, value in block.items()}
+
+    def status(self) -> Status:
+        if self._cancelled:
+            return "cancelled"
+        if self._verdict is not None:
+            return "scored"
+        return "errored" if self._error is not None else "unscored"
+
+    def result(self, extra: dict[str, Any]) -> TrialResult:
+        """What came of the trial so far."""
+        spec = self.spec
+        rewards = {} if self._verdict is None or self._cancelled else check_rewards(self._verdict.rewards)
+        usage = self._turn.usage
+        return TrialResult(
+            trial_id=spec.trial_id,
+            task_name=spec.task.name,
+            dataset_name=spec.task.dataset,
+            agent_name=spec.agent.name,
+            attempt=spec.attempt,
+            status=self.status(),
+            reward=primary_reward(rewards),
+            rewards=rewards,
+            error=self._error,
+            agent_exit_code=self._turn.exit_code,
+            verifier_exit_code=self._verdict.exit_code if self._verdict else None,
+            reward_source=self._verdict.source if self._verdict else None,
+            usage=usage,
+            cost=usage.cost_usd if isinstance(usage, Usage) else None,
+            durations=Durations(total_sec=round(time.monotonic() - self._started, 6), **self._clock),
+            timestamps=Timestamps(**self._times, ended_at=datetime.now(UTC)),
+            warnings=tuple(self._warnings),
+            environment_type=spec.environment_type,
+            image=self._image,
+            task_digest=spec.task.digest,
+            task_git_commit_id=spec.task.git_commit_id,
+            task_source=spec.task.source,
+            task_metadata=spec.task.metadata,
+            fingerprint=spec.fingerprint,
+            plugins=self._services.plugins,
+            extra=extra,
+        )
+
+    def _write_result(self, extra: dict[str, Any]) -> TrialResult:
+        result = self.result(extra)
+        self._say(f"{result.status}, reward {result.reward}")
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+        write_atomic(f"{self.spec.directory}/result.json", to_json(result))
+        return result
+
+
+def _for_disk(spec: TrialSpec) -> TrialSpec:
+    """The spec without literal secrets."""
+    agent, verifier, environment = spec.agent, spec.verifier, spec.environment
+    if not (agent.env or verifier.env or environment.env):
+        return spec
+    replace = msgspec.structs.replace
+    return replace(
+        spec,
+        agent=replace(agent, env=without_literal_secrets(agent.env)),
+        verifier=replace(verifier, env=without_literal_secrets(verifier.env)),
+        environment=replace(environment, env=without_literal_secrets(environment.env)),
+    )
+
+
+def set_aside(directory: Path) -> None:
+    """Move what an earlier try left in a trial's folder to `tries/<number>/`, where its record is kept."""
+    tries = directory / "tries"
+    numbers = [int(entry.name) for entry in tries.iterdir() if entry.name.isdigit()] if tries.is_dir() else []
+    earlier = tries / str(max(numbers, default=0) + 1)
+    make_folder(earlier)
+    with storing(earlier):
+        for entry in os.scandir(directory):
+            if entry.name != "tries":
+                os.rename(entry.path, earlier / entry.name)
