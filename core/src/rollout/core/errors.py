@@ -191,13 +191,18 @@ class InternalError(RolloutError):
 
 
 @contextmanager
-def boundary(error_type: type[RolloutError], doing: str) -> Iterator[None]:
+def boundary(error_type: type[RolloutError], doing: str, timeout_type: type[RolloutError] | None = None) -> Iterator[None]:
     """Attribute whatever foreign exception escapes from the block to `error_type`.
 
-    Errors of Rollout pass through unchanged, as do cancellation and the exits of the interpreter.
+    Errors of Rollout pass through unchanged, as do cancellation and the exits of the interpreter; only a command that ran
+    into its own deadline becomes `timeout_type`, when one is given.
     """
     try:
         yield
+    except CommandTimeoutError as error:
+        if timeout_type is None:
+            raise
+        raise timeout_type(f"{doing}: {error}") from error
     except RolloutError:
         raise
     except Exception as error:

@@ -115,6 +115,8 @@ def read_trials(directory: Path) -> Iterator[FinishedTrial]:
     path = directory / TRIALS
     decoder = msgspec.json.Decoder(FinishedTrial)
     finished: dict[str, FinishedTrial] = {}
+    # Names and fingerprints repeat over thousands of lines: one object of each keeps memory small.
+    shared: dict[Any, Any] = {}
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -126,7 +128,13 @@ def read_trials(directory: Path) -> Iterator[FinishedTrial]:
             except (msgspec.DecodeError, UnicodeDecodeError):
                 continue
             finished.pop(trial.trial_id, None)
-            finished[trial.trial_id] = trial
+            finished[trial.trial_id] = msgspec.structs.replace(
+                trial,
+                agent_name=shared.setdefault(trial.agent_name, trial.agent_name),
+                dataset_name=shared.setdefault(trial.dataset_name, trial.dataset_name),
+                task_name=shared.setdefault(trial.task_name, trial.task_name),
+                fingerprint=shared.setdefault(tuple(trial.fingerprint.items()), trial.fingerprint),
+            )
     yield from finished.values()
 
 

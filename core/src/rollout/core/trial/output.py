@@ -80,13 +80,21 @@ class TrialLog:
     def __init__(self, path: Path, redactor: Redactor) -> None:
         self._redactor = redactor
         self._path = path
+        self._error: StoreError | None = None
         with storing(path):
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
 
     def __call__(self, message: str) -> None:
+        """Append a line. A failure to write is kept for `close`: teardown must go on."""
         line = f"{datetime.now(UTC).isoformat(timespec='milliseconds')} {self._redactor.text(message)}\n"
-        with storing(self._path):
-            os.write(self._descriptor, line.encode("utf-8", "surrogateescape"))
+        try:
+            with storing(self._path):
+                os.write(self._descriptor, line.encode("utf-8", "surrogateescape"))
+        except StoreError as error:
+            self._error = self._error or error
 
     def close(self) -> None:
+        """Raises StoreError: a line could not be written."""
         os.close(self._descriptor)
+        if self._error is not None:
+            raise self._error

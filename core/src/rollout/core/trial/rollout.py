@@ -168,7 +168,7 @@ class Rollout:
             self._agent = plugin.cls(options, self._agent_context())
             try:
                 async with deadline(spec.timeouts.install_sec, AgentInstallTimeoutError, "installing the agent"):
-                    with boundary(AgentInstallError, "installing the agent"):
+                    with boundary(AgentInstallError, "installing the agent", AgentInstallTimeoutError):
                         await self._agent.install()
             finally:
                 self._close_output("setup")
@@ -186,7 +186,7 @@ class Rollout:
         seconds = self.spec.timeouts.agent_sec
         try:
             async with self._phase("agent_execution"), deadline(seconds, AgentTimeoutError, "the agent"):
-                with boundary(AgentError, "the agent"):
+                with boundary(AgentError, "the agent", AgentTimeoutError):
                     self._turn = await self._session.prompt(self._instruction)
         except AgentError as error:
             self._record(error, "execute")
@@ -222,7 +222,7 @@ class Rollout:
                 self._phase("verifier"),
                 deadline(spec.timeouts.verifier_sec, VerifierTimeoutError, "the verifier"),
             ):
-                with boundary(VerifierError, "verification"):
+                with boundary(VerifierError, "verification", VerifierTimeoutError):
                     view = self._trial_view(output)
                     await self._bring_tests(view)
                     verdict = await plugin.cls(options).verify(view)
@@ -242,7 +242,7 @@ class Rollout:
                 await self._attempt("collecting the logs", _COLLECT_SEC, self._collect_logs())
             await self._attempt("stopping the environment", _STOP_SEC, self.environment.stop(), TeardownError)
             self.environment = None
-        self._services.redactor.tree(self.directory / "logs")
+        await self._attempt("removing secrets from the logs", _COLLECT_SEC, self._redact_logs())
 
     # How the phases do it
 
@@ -340,6 +340,9 @@ class Rollout:
         if report.skipped_count > 5:
             self._warn(f"{report.skipped_count - 5} more files of {LOGS} were left out")
         return report
+
+    async def _redact_logs(self) -> None:
+        self._services.redactor.tree(self.directory / "logs")
 
     async def _close_session(self) -> None:
         session, self._session = self._session, None
