@@ -1,0 +1,68 @@
+"""Small job folders for integration tests: tasks that need nothing but a shell, and a way to run the real command on them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+WRITE_ONE = "echo 1 > /logs/verifier/reward.txt\n"
+CHECK_ANSWER = """#!/bin/bash
+if [ "$(cat /app/answer.txt 2>/dev/null)" = "42" ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
+"""
+SOLVE = "#!/bin/bash\necho 42 > /app/answer.txt\n"
+
+
+def write_task(
+    folder: Path, *, instruction: str = "Write 42 to /app/answer.txt.\n", tests: str = CHECK_ANSWER, solution: str = SOLVE, toml: str = ""
+) -> Path:
+    """A task folder; `toml` is added to a minimal task.toml."""
+    for name, text in {
+        "instruction.md": instruction,
+        "task.toml": f'version = "1.0"\n{toml}',
+        "environment/Dockerfile": "FROM debian:trixie-slim\nWORKDIR /app\n",
+        "tests/test.sh": tests,
+        "solution/solve.sh": solution,
+    }.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def write_job(folder: Path, job: dict[str, Any]) -> Path:
+    """A job file (JSON is a job file too) beside its tasks, with `type: local` unless it says otherwise."""
+    folder.mkdir(parents=True, exist_ok=True)
+    defaults: dict[str, Any] = {"environment": {"type": "local"}, "agents": [{"name": "oracle"}], "datasets": [{"path": "tasks"}]}
+    path = folder / "job.json"
+    path.write_text(json.dumps({**defaults, **job}))
+    return path
+
+
+def environ(folder: Path, **more: str) -> dict[str, str]:
+    """The environment of a run that touches no cache of the user's."""
+    return {**os.environ, "ROLLOUT_CACHE_DIR": str(folder / "cache"), **more}
+
+
+def command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "rollout", *map(str, arguments)]
+
+
+def rollout(folder: Path, *arguments: str | Path, timeout: float = 120, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in `folder` to its end."""
+    return subprocess.run(
+        command(*arguments), cwd=folder, env=environ(folder, **more), capture_output=True, text=True, timeout=timeout, check=False
+    )
+
+
+def trial_results(job_dir: Path) -> dict[str, dict[str, Any]]:
+    """The lines of trials.jsonl by trial; a trial that finished twice is an error."""
+    results: dict[str, dict[str, Any]] = {}
+    for line in (job_dir / "trials.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        assert record["trial_id"] not in results, f"{record['trial_id']} finished twice"
+        results[record["trial_id"]] = record
+    return results
