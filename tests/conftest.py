@@ -1,0 +1,22 @@
+"""Marks and fixtures of the whole suite."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from require import COMPONENTS, require
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs(*components): skip (or, under ROLLOUT_REQUIRE, fail) where one is missing")
+    wanted = os.environ.get("ROLLOUT_REQUIRE", "").replace(",", " ").split()
+    if unknown := sorted(set(wanted) - set(COMPONENTS)):
+        raise pytest.UsageError(f"ROLLOUT_REQUIRE: no component {', '.join(unknown)}; there are {', '.join(COMPONENTS)}")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("needs"):
+        for component in mark.args:
+            require(component)

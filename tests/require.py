@@ -1,0 +1,71 @@
+"""What some tests need from the machine: `require("local")` skips a test where it is missing, with the reason.
+
+A skipped test proves nothing, so the places that must run everything say so: a component that is named in the variable
+ROLLOUT_REQUIRE ("local,local-user,git-http") fails the test instead.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+
+ORDINARY_USER = 65534
+"""`nobody`, as whom root tries what an ordinary user may do."""
+
+NAMESPACES = ("unshare", "--mount", "--pid", "--net", "--fork", "--mount-proc", "true")
+"""What the `local` environment asks of the kernel."""
+
+
+def _run(*argv: str) -> str | None:
+    """None when the command succeeds, else what it printed."""
+    if shutil.which(argv[0]) is None:
+        return f"{argv[0]} is not installed"
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    return None if done.returncode == 0 else f"{' '.join(argv)}: {done.stderr.strip() or f'exit {done.returncode}'}"
+
+
+def _local() -> str | None:
+    user = () if os.geteuid() == 0 else ("--user", "--map-root-user")
+    return _run(NAMESPACES[0], *user, *NAMESPACES[1:])
+
+
+def _local_user() -> str | None:
+    drop = ("setpriv", f"--reuid={ORDINARY_USER}", f"--regid={ORDINARY_USER}", "--clear-groups") if os.geteuid() == 0 else ()
+    return _run(*drop, NAMESPACES[0], "--user", "--map-root-user", *NAMESPACES[1:])
+
+
+def _git_http() -> str | None:
+    if (missing := _run("git", "--version")) is not None:
+        return missing
+    folder = subprocess.run(["git", "--exec-path"], capture_output=True, text=True, check=True).stdout.strip()
+    program = os.path.join(folder, "git-http-backend")
+    return None if os.access(program, os.X_OK) else f"{program} is not there"
+
+
+COMPONENTS: dict[str, Callable[[], str | None]] = {
+    "local": _local,
+    "local-user": _local_user,
+    "git-http": _git_http,
+}
+"""Component to a probe that says what is missing, or None."""
+
+
+@cache
+def missing(component: str) -> str | None:
+    """Why the component cannot be used on this machine; None when it can."""
+    return COMPONENTS[component]()
+
+
+def require(component: str) -> None:
+    """Skip the running test where the component is missing; fail it where ROLLOUT_REQUIRE names the component."""
+    reason = missing(component)
+    if reason is None:
+        return
+    if component in os.environ.get("ROLLOUT_REQUIRE", "").replace(",", " ").split():
+        pytest.fail(f"ROLLOUT_REQUIRE names {component}, which cannot be used here: {reason}", pytrace=False)
+    pytest.skip(f"needs {component}: {reason}")
