@@ -16,7 +16,7 @@ import msgspec
 from rollout.core.config.interpolate import unset_names
 from rollout.core.config.job import AgentConfig, DatasetConfig, JobConfig
 from rollout.core.config.load import JobFile
-from rollout.core.errors import ConfigError, PluginError, TaskError, UsageError
+from rollout.core.errors import ConfigError, PluginError, RolloutError, TaskError, UsageError
 from rollout.core.hooks import HookBus
 from rollout.core.job.plan import Plan, PlannedAgent, PlannedDataset, PlannedTask, trial_id_of
 from rollout.core.job.store import CONFIG, FinishedTrial, JobStore, read_json, read_trials
@@ -65,10 +65,15 @@ async def plan_job(job: JobFile, options: PlanOptions = PlanOptions(), environ: 
     """Plan a job, and open its folder unless it is a dry run.
 
     Raises:
-        UsageError and its kinds: something is wrong with the job; nothing was started or written.
-        TaskError: tasks that cannot be read or cannot run here, all of them in one message.
+        UsageError and its kinds: something is wrong with the job, its tasks or this machine, or the job's folder cannot be
+            written; nothing was started. All faulty tasks are in one message.
     """
-    return await _Planner(job, options, environ).plan()
+    try:
+        return await _Planner(job, options, environ).plan()
+    except UsageError:
+        raise
+    except RolloutError as error:
+        raise UsageError(str(error)) from error
 
 
 class _Planner:
