@@ -10,8 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from components import require
 from integration.jobs import CHECK_ANSWER, command, environ, rollout, trial_results, write_job, write_task
+
+pytestmark = pytest.mark.needs("local")
 
 DONE = 2
 """Trials that finish before the kill."""
@@ -38,7 +39,6 @@ def processes_with(mark: str) -> list[int]:
 
 @pytest.mark.parametrize("phase", ["environment_setup", "agent_setup", "agent_execution", "verifier"])
 def test_a_job_killed_in_any_phase_resumes_where_it_was(tmp_path: Path, phase: str) -> None:
-    require("local")
     mark = f"{os.getpid()}{time.monotonic_ns() % 10**9}"
     hang = f'if [ "$HANG_IN" = {{}} ]; then sleep {mark}; fi\n'
     for number in range(DONE):
@@ -97,7 +97,6 @@ def test_a_job_killed_in_any_phase_resumes_where_it_was(tmp_path: Path, phase: s
 
 
 def test_the_first_interrupt_ends_well_and_the_job_goes_on_later(tmp_path: Path) -> None:
-    require("local")
     mark = f"{os.getpid()}{time.monotonic_ns() % 10**9}"
     write_task(tmp_path / "tasks" / "quick")
     write_task(tmp_path / "tasks" / "slow", instruction="slow\n")
@@ -126,7 +125,6 @@ def test_the_first_interrupt_ends_well_and_the_job_goes_on_later(tmp_path: Path)
 
 
 def test_a_second_process_on_the_same_job_is_refused(tmp_path: Path) -> None:
-    require("local")
     mark = f"{os.getpid()}{time.monotonic_ns() % 10**9}"
     write_task(tmp_path / "tasks" / "one")
     job = write_job(tmp_path, {"name": "twice", "agents": [{"name": "sleeper", "execute": f"sleep {mark}"}]})
@@ -143,7 +141,6 @@ def test_a_second_process_on_the_same_job_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_read_only_jobs_dir_is_one_clear_line(tmp_path: Path) -> None:
-    require("local")
     write_task(tmp_path / "tasks" / "one")
     job = write_job(tmp_path, {"jobs_dir": "/proc/jobs"})
     done = rollout(tmp_path, job)
@@ -153,7 +150,6 @@ def test_a_read_only_jobs_dir_is_one_clear_line(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_stops_the_job_with_one_line_and_loses_nothing(tmp_path: Path) -> None:
-    require("local")
     if os.geteuid() != 0:
         pytest.skip("needs root to mount a small file system")
     small = tmp_path / "small"
