@@ -1,0 +1,29 @@
+"""Arithmetic of half-open intervals of time: (start, end) covers start and not end."""
+
+
+def merge(intervals):
+    """The same time as a sorted list of intervals of which no two overlap or touch."""
+    intervals.sort(key=lambda interval: interval[1])
+    merged = []
+    for start, end in intervals:
+        if merged and start < merged[-1][1]:
+            merged[-1] = (merged[-1][0], end)
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def subtract(busy, window):
+    """What of the interval `window` is not covered by the intervals `busy`, as merge() would return it."""
+    free = []
+    cursor = window[0]
+    for start, end in merge(busy):
+        if start > cursor:
+            free.append((cursor, start))
+        cursor = end
+    return free
+
+
+def total(intervals):
+    """How much time is covered by at least one of the intervals."""
+    return sum(end - start for start, end in intervals)
