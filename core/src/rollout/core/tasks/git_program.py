@@ -1,0 +1,146 @@
+"""Running the `git` program: no prompts, no hooks, no shell, killed when nobody waits for it any more."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from rollout.core.aio import run_shielded
+from rollout.core.errors import TaskError
+
+# Variables that tie git to one repository: a hook that runs Rollout has them set. The list is `git rev-parse --local-env-vars`
+# without the two that carry a user's own settings.
+_LOCAL_VARIABLES = frozenset(
+    {
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+        "GIT_CONFIG",
+        "GIT_OBJECT_DIRECTORY",
+        "GIT_DIR",
+        "GIT_WORK_TREE",
+        "GIT_IMPLICIT_WORK_TREE",
+        "GIT_GRAFT_FILE",
+        "GIT_INDEX_FILE",
+        "GIT_NO_REPLACE_OBJECTS",
+        "GIT_REPLACE_REF_BASE",
+        "GIT_PREFIX",
+        "GIT_SHALLOW_FILE",
+        "GIT_COMMON_DIR",
+        "GIT_NAMESPACE",
+    }
+)
+
+PROTOCOLS = ("https", "http", "ssh", "file")
+"""What git may talk. Never `ext`, which runs commands."""
+
+_SETTINGS = {
+    "core.hooksPath": "/dev/null",
+    "core.fsmonitor": "false",
+    "core.autocrlf": "false",
+    "core.symlinks": "true",
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+    "submodule.recurse": "false",
+    "fetch.recurseSubmodules": "false",
+    "fetch.writeCommitGraph": "false",
+    # A server that sends nothing for two minutes is given up; git itself waits for ever.
+    "http.lowSpeedLimit": "1",
+    "http.lowSpeedTime": "120",
+}
+_TOLD_BY = re.compile(r"^(fatal|error|ERROR|remote|ssh|Permission denied|Host key)\b")
+
+
+class GitFailed(Exception):
+    """git ended with an error; the text is the line of it that says why."""
+
+
+def git_environment(environ: Mapping[str, str], *, offline: bool = False) -> dict[str, str]:
+    """The user's variables (proxies, credentials helpers, ssh agent), without prompts or ties to a repository."""
+    kept = {name: value for name, value in environ.items() if name not in _LOCAL_VARIABLES}
+    return kept | {
+        "GIT_TERMINAL_PROMPT": "0",
+        "SSH_ASKPASS_REQUIRE": "never",
+        "GIT_ALLOW_PROTOCOL": "none" if offline else ":".join(PROTOCOLS),
+        "LC_ALL": "C",
+    }
+
+
+async def run_git(
+    arguments: Sequence[str],
+    *,
+    offline: bool = False,
+    environ: Mapping[str, str] = {},
+    stdin: bytes = b"",
+    pid_file: Path | None = None,
+) -> bytes:
+    """Run git and return what it printed.
+
+    Cancelling the call kills git and what it started. `pid_file` holds its process group while it runs, so that
+    `kill_orphan` can end it after our own death.
+
+    Raises:
+        GitFailed: it ended with an error.
+        TaskError: there is no git on this machine.
+    """
+    settings = [part for name, value in _SETTINGS.items() for part in ("-c", f"{name}={value}")]
+    try:
+        process = await asyncio.create_subprocess_exec(
+            "git",
+            *settings,
+            *arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=git_environment(os.environ, offline=offline) | dict(environ),
+            start_new_session=True,
+        )
+    except FileNotFoundError as error:
+        raise TaskError("git is not installed on this machine; tasks of a registry are fetched with it") from error
+    if pid_file is not None:
+        pid_file.write_text(f"{process.pid} {_started(process.pid)}")
+    try:
+        stdout, stderr = await process.communicate(stdin)
+    finally:
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await run_shielded(process.wait())
+        if pid_file is not None:
+            pid_file.unlink(missing_ok=True)
+    if process.returncode:
+        raise GitFailed(_reason(stderr) or f"git {arguments[0]} ended with exit code {process.returncode}")
+    return stdout
+
+
+def kill_orphan(pid_file: Path) -> None:
+    """End the git that a dead process of ours left running. Call it while holding the lock that git ran under."""
+    try:
+        pid_text, started = pid_file.read_text().split()
+        pid = int(pid_text)
+    except (OSError, ValueError):
+        return
+    if started == _started(pid) != "":
+        with suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+    pid_file.unlink(missing_ok=True)
+
+
+def _started(pid: int) -> str:
+    """When the process started, in clock ticks since boot: with the pid it names one process. Empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+
+
+def _reason(stderr: bytes) -> str:
+    """git's last line that says what went wrong, without `fatal:` and without credentials."""
+    lines = [line.strip() for line in stderr.decode("utf-8", "replace").splitlines() if line.strip()]
+    telling = [line for line in lines if _TOLD_BY.match(line)] or lines
+    if not telling:
+        return ""
+    return re.sub(r"://[^/@\s]+@", "://***@", re.sub(r"^(fatal|error): ", "", telling[-1]))

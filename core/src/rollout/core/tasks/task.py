@@ -1,0 +1,186 @@
+"""A task: a folder with an instruction, a configuration, an environment and tests; and everything that can be wrong with one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from rollout.core.config.load import load_task_config
+from rollout.core.config.task import TaskConfig
+from rollout.core.errors import ConfigError, TaskError, TaskNotFoundError
+from rollout.core.tasks.tree import digest_lines, digest_of, link_fault, walk
+
+INSTRUCTION = "instruction.md"
+CONFIG = "task.toml"
+TEST_SCRIPT = "tests/test.sh"
+SOLUTIONS = ("solution/solve.sh", "solve.sh")
+"""Where a solution may be, the first that exists wins."""
+
+_MAX_INSTRUCTION_BYTES = 16 * 1024 * 1024
+_MAX_NAME = 300
+
+
+@dataclass(frozen=True)
+class Task:
+    """One loaded, valid task."""
+
+    name: str
+    path: Path
+    """The folder on the host, absolute, links resolved."""
+    config: TaskConfig
+    warnings: tuple[str, ...] = ()
+    git_url: str | None = None
+    git_commit_id: str | None = None
+
+    def instruction(self) -> str:
+        """The text of instruction.md.
+
+        Raises:
+            TaskError: it has become unreadable since the task was loaded.
+        """
+        try:
+            return (self.path / INSTRUCTION).read_text("utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise TaskError(f"{self.path / INSTRUCTION}: cannot be read: {error}") from error
+
+    @property
+    def environment_dir(self) -> Path | None:
+        """`environment/`, if there is one."""
+        directory = self.path / "environment"
+        return directory if directory.is_dir() else None
+
+    @property
+    def has_solution(self) -> bool:
+        return any((self.path / name).is_file() for name in SOLUTIONS)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the whole folder: paths, x bits, contents, link targets. Files are read once, when first asked."""
+        return self._digests[0]
+
+    @property
+    def environment_digest(self) -> str:
+        """SHA-256 over what an image is made of: `environment/` and `docker_image`."""
+        return self._digests[1]
+
+    @cached_property
+    def _digests(self) -> tuple[str, str]:
+        lines = digest_lines(self.path)
+        image = (self.config.environment.docker_image or "").encode("utf-8", "surrogateescape")
+        environment = [line for line in lines if line.startswith((b"environment/", b"environment\0"))]
+        return digest_of(lines), digest_of([*environment, b"docker_image\0" + image])
+
+
+class Fault(NamedTuple):
+    """One thing that makes a task unusable."""
+
+    file: str
+    """Relative to the task."""
+    message: str
+    located: bool = False
+    """The message already names the file (and the line)."""
+
+
+def load_task(path: Path, *, name: str | None = None, git_url: str | None = None, git_commit_id: str | None = None) -> Task:
+    """Read and check one task. `name` is the folder's unless a registry says otherwise.
+
+    Raises:
+        TaskNotFoundError: there is no such folder.
+        TaskError: one line per fault, each with the file.
+    """
+    if not path.is_dir():
+        what = "is not a folder" if path.exists() else "does not exist"
+        raise TaskNotFoundError(f"{path}: {what}; a task is a folder with {CONFIG}, {INSTRUCTION} and {TEST_SCRIPT}")
+    root = Path(os.path.realpath(path))
+    name = name or root.name
+    config, warnings, faults = examine(root)
+    if fault := name_fault(name):
+        faults.insert(0, Fault("", fault))
+    if config is None or faults:
+        raise TaskError("\n".join(_fault_lines(path, faults)))
+    return Task(name, root, config, tuple(warnings), git_url, git_commit_id)
+
+
+def examine(root: Path) -> tuple[TaskConfig | None, list[str], list[Fault]]:
+    """A task folder's configuration, its warnings and all its faults; without a configuration there is a fault."""
+    faults: list[Fault] = []
+    warnings: list[str] = []
+    config: TaskConfig | None = None
+    try:
+        faults += _tree_faults(root)
+    except OSError as error:
+        return None, [], [Fault(os.path.relpath(error.filename or root, root), f"cannot be read: {error.strerror}")]
+    if any(fault.file in (CONFIG, INSTRUCTION) for fault in faults):
+        return None, [], faults
+
+    faults += _instruction_faults(root / INSTRUCTION)
+    try:
+        if not (root / CONFIG).is_file():
+            faults.append(Fault(CONFIG, "missing; an empty file will do"))
+        else:
+            config, config_warnings = load_task_config(root / CONFIG)
+            warnings += config_warnings
+    except ConfigError as error:
+        faults.append(Fault(CONFIG, str(error), located=True))
+    if config is not None:
+        faults += [Fault(CONFIG, f"needs {wanted}, which Rollout does not do") for wanted in config.unsupported()]
+    if not (root / TEST_SCRIPT).is_file():
+        faults.append(Fault(TEST_SCRIPT, "missing; it verifies the work and writes /logs/verifier/reward.txt"))
+    environment = root / "environment"
+    if not environment.is_dir():
+        if os.path.lexists(environment):
+            faults.append(Fault("environment", "is not a folder"))
+        elif config is not None and config.environment.docker_image is None:
+            warnings.append("no environment/ and no docker_image: only a backend that needs neither can run it")
+    return config, warnings, faults
+
+
+def name_fault(name: str) -> str | None:
+    """What is wrong with a task's or a dataset's name, if anything."""
+    if not name.strip():
+        return "a name must not be empty"
+    if len(name) > _MAX_NAME:
+        return f"the name {name[:40]!r}... has {len(name)} characters; {_MAX_NAME} are allowed"
+    if not name.isprintable():
+        return f"the name {name!r} has characters that cannot be printed"
+    return None
+
+
+def _fault_lines(path: Path, faults: Sequence[Fault]) -> list[str]:
+    return [fault.message if fault.located else f"{path / fault.file}: {fault.message}" for fault in faults]
+
+
+def _tree_faults(root: Path) -> list[Fault]:
+    faults = []
+    for entry in walk(root):
+        if entry.kind == "special":
+            faults.append(Fault(entry.path, "is neither a file, a folder nor a link"))
+        elif entry.kind == "link" and (fault := link_fault(root, entry.path)):
+            faults.append(Fault(entry.path, fault))
+    return sorted(faults)
+
+
+def _instruction_faults(path: Path) -> list[Fault]:
+    def fault(message: str) -> list[Fault]:
+        return [Fault(INSTRUCTION, message)]
+
+    try:
+        if not path.is_file():
+            return fault("missing; it holds the task's instruction")
+        if path.stat().st_size > _MAX_INSTRUCTION_BYTES:
+            return fault(f"is larger than {_MAX_INSTRUCTION_BYTES // 1024**2} MiB")
+        data = path.read_bytes()
+    except OSError as error:
+        return fault(f"cannot be read: {error.strerror}")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        return fault(f"line {line} is not UTF-8 (byte 0x{data[error.start]:02x})")
+    if "\0" in text:
+        return fault("holds a NUL character; it must be text")
+    return [] if text.strip() else fault("is empty; write the task's instruction")
