@@ -18,6 +18,14 @@ T = TypeVar("T")
 _ALL_OR_NOTHING = re.compile("unadvertised object|does not support shallow|shallow capabilities|no matching remote head")
 # It sent a commit without its files and then will not give the files.
 _FILES_REFUSED = re.compile(r"promisor|unadvertised object|not our ref|unable to read sha1 file")
+# The server or the network says no: looking for damage in our copy would be a waste.
+_NOT_OUR_FAULT = re.compile(
+    r"remote error|unable to access|resolve host|not our ref|repository not found|[Cc]onnection|Permission denied"
+)
+
+
+class FilesRefused(GitFailed):
+    """A commit was given without its files, and now the files are not given."""
 
 
 class BareRepository:
@@ -48,8 +56,8 @@ class BareRepository:
         try:
             return await work()
         except GitFailed as error:
-            refused = self._partial and _FILES_REFUSED.search(str(error)) is not None and self._directory.exists()
-            if self._offline or not (refused or (existed and not await self._is_sound())):
+            refused = isinstance(error, FilesRefused)
+            if self._offline or not (refused or (existed and await self._is_damaged(error))):
                 raise
             logger.warning("the cached copy of %s cannot be used (%s): fetching it again", self._address, error)
         self._partial = not refused
@@ -94,7 +102,7 @@ class BareRepository:
         """The content of a file at `commit`; None when there is no such file."""
         if not await self._git("ls-tree", "-z", "--full-tree", commit, "--", path):
             return None
-        return await self._git("cat-file", "blob", f"{commit}:{path}")
+        return await self._git_on_files("cat-file", "blob", f"{commit}:{path}")
 
     async def check_out(self, commit: str, paths: Sequence[str], into: Path) -> None:
         """Write the files below each of `paths` ("" is everything) to the folder `into`, in one go."""
@@ -104,7 +112,7 @@ class BareRepository:
         index = into.with_name(f"{into.name}.index")
         sparse = ("-c", "core.sparseCheckout=true", "-c", "core.sparseCheckoutCone=false")
         environ = {"GIT_INDEX_FILE": str(index), "GIT_WORK_TREE": str(into)}
-        await self._git("read-tree", "-m", "-u", commit, settings=sparse, environ=environ)
+        await self._git_on_files("read-tree", "-m", "-u", commit, settings=sparse, environ=environ)
 
     async def _initialise(self) -> None:
         if (self._directory / "HEAD").exists():
@@ -113,16 +121,27 @@ class BareRepository:
         await run_git(["init", "--quiet", "--bare", "--template=", "--", str(self._directory)], pid_file=self._pid_file)
         await self._git("remote", "add", "origin", self._address)
 
-    async def _is_sound(self) -> bool:
+    async def _is_damaged(self, error: GitFailed) -> bool:
+        if _NOT_OUR_FAULT.search(str(error)):
+            return False
         try:
             await self._git("fsck", "--no-dangling", "--no-progress", offline=True)
         except GitFailed:
-            return False
-        return True
+            return True
+        return False
 
     @property
     def _filter(self) -> tuple[str, ...]:
         return ("--filter=blob:none",) if self._partial else ()
+
+    async def _git_on_files(self, *arguments: str, settings: Sequence[str] = (), environ: dict[str, str] | None = None) -> bytes:
+        """A command that reads files, which git fetches now if they were left out before."""
+        try:
+            return await self._git(*arguments, settings=settings, environ=environ)
+        except GitFailed as error:
+            if self._partial and _FILES_REFUSED.search(str(error)):
+                raise FilesRefused(str(error)) from error
+            raise
 
     async def _git(
         self, *arguments: str, settings: Sequence[str] = (), environ: dict[str, str] | None = None, offline: bool = False
