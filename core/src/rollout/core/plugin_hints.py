@@ -1,0 +1,36 @@
+"""Which distribution to install for a plugin name that is known but not installed."""
+
+from __future__ import annotations
+
+_AGENTS = (
+    "aider",
+    "claude",
+    "claude-code",
+    "cline",
+    "codex",
+    "cpe",
+    "cursor",
+    "gemini",
+    "goose",
+    "mini-swe-agent",
+    "opencode",
+    "openhands",
+    "qwen-code",
+    "swe-agent",
+    "terminus",
+)
+
+_DISTRIBUTIONS: dict[str, dict[str, str]] = {
+    "environments": {
+        "docker": "rollout-docker",
+        "apptainer": "rollout-apptainer",
+        "singularity": "rollout-apptainer",
+        "ssh": "rollout-ssh",
+    },
+    "agents": {**dict.fromkeys(_AGENTS, "rollout-agents"), "acp": "rollout-acp"},
+}
+
+
+def distribution_for(kind: str, name: str) -> str | None:
+    """The distribution that is known to provide the plugin; None when nothing is known."""
+    return _DISTRIBUTIONS.get(kind, {}).get(name.lower().replace("_", "-"))
