@@ -1,0 +1,260 @@
+"""`type: local`: what it can do here, images, starting sandboxes, and what a dead job left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from rollout.builtin.local import layers
+from rollout.builtin.local.environment import LocalEnvironment
+from rollout.builtin.local.limits import group_limits, unenforced
+from rollout.builtin.local.sandbox import cgroups
+from rollout.builtin.local.zygote import Zygote
+from rollout.core.aio import Blocking
+from rollout.core.errors import SandboxError, StartError, TaskError
+from rollout.core.protocols import API_VERSION, EXEC_USER, LIVE_STDIO, NETWORK_NONE, BackendContext
+from rollout.core.types import EnvironmentSpec, OutputSink, Struct
+
+DEFAULT_WORKDIR = "/app"
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_SHM_BYTES = 2 * 1024**3
+
+
+class LocalOptions(Struct, frozen=True, kw_only=True):
+    """`environment.options` of `type: local`. Paths are absolute or start with `~`."""
+
+    rootfs: str | None = None
+    """A root file system, as a folder or a tar archive, instead of this machine's own folders."""
+    share: list[str] = []
+    """Further folders of this machine that sandboxes see at the same path, copy-on-write."""
+    mask: list[str] = []
+    """Files and folders of this machine that sandboxes must not see."""
+    network: Literal["none", "host"] | None = None
+    """`none`: loopback only, whatever the task says. `host`: the machine's network. Unset: as the task says, and a task that may
+    use the network has the machine's own: its addresses, ports and abstract sockets, shared with everything else on it."""
+    pids: int | None = 4096
+    """Processes and threads of one sandbox; null is no limit."""
+    tmpfs: bool = False
+    """Keep what a sandbox writes in memory, limited to the task's storage."""
+
+    def __post_init__(self) -> None:
+        for path in [*self.share, *self.mask, *([self.rootfs] if self.rootfs else [])]:
+            if not path.startswith(("/", "~")) or "\0" in path:
+                raise ValueError(f"{path!r} must be an absolute path or start with ~")
+        if self.pids is not None and self.pids < 1:
+            raise ValueError("`pids` must be at least 1")
+
+
+class LocalBackend:
+    """Sandboxes made of namespaces, overlays and control groups of this machine."""
+
+    api_version: ClassVar[tuple[int, int]] = API_VERSION
+    options_type: ClassVar[type[Struct]] = LocalOptions
+
+    def __init__(self, options: LocalOptions, context: BackendContext) -> None:
+        self._options = options
+        self._context = context
+        self._blocking = Blocking(context.concurrency + 4, "rollout-local")
+        self._launched: Zygote | None = None
+        self._launching = asyncio.Lock()
+        self._refused: SandboxError | None = None
+        self._made: set[str] = set()
+        self._count = 0
+        self._warned: set[str] = set()
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        found = {LIVE_STDIO, NETWORK_NONE}
+        if self._launched.ids != "one" if self._launched else os.geteuid() == 0 or layers.has_subordinate_ids():
+            found.add(EXEC_USER)
+        return frozenset(found)
+
+    def check(self, spec: EnvironmentSpec) -> None:
+        self._zygote_now()
+        if spec.resources.gpus:
+            raise TaskError(f"{spec.task_name} needs {spec.resources.gpus} GPUs, which type: local cannot give to one sandbox")
+        recipe = layers.read(spec)
+        if recipe is None and spec.docker_image is not None and self._options.rootfs is None:
+            raise TaskError(
+                f"{spec.task_name} needs the image {spec.docker_image}: use `type: docker`, or give its root file system in "
+                "`environment.options.rootfs`"
+            )
+        if recipe is not None and recipe.base != "scratch" and self._options.rootfs is None:
+            self._warn("from", f"FROM {recipe.base} is not used: the machine is the base (type: local, task {spec.task_name})")
+        self._warn_of(spec)
+
+    async def prepare(self, spec: EnvironmentSpec, *, force: bool = False, sink: OutputSink | None = None) -> str:
+        zygote = await self._zygote()
+        recipe = layers.read(spec)
+        if recipe is None:
+            return layers.NO_IMAGE
+        store = layers.LayerStore(zygote, self._blocking)
+        key = layers.layer_key(recipe, spec, self._base_identity(zygote), self._network(spec))
+        made = await store.build(key, recipe, self._start_for_build, spec, force=force, sink=sink)
+        if made:
+            self._made.add(key)
+        return key
+
+    async def start(self, spec: EnvironmentSpec, image: str) -> LocalEnvironment:
+        zygote = await self._zygote()
+        config = await self._blocking(layers.LayerStore(zygote, self._blocking).config, image)
+        self._warn_of(spec)
+        return await self._start(zygote, spec, config, [str(config.files)] if config.files else [], None)
+
+    async def remove(self, image: str) -> None:
+        if image in self._made:
+            self._made.discard(image)
+            zygote = await self._zygote()
+            await layers.LayerStore(zygote, self._blocking).remove(image)
+
+    async def reap(self, job_id: str) -> Sequence[str]:
+        removed = []
+        prefix = f"rollout-{job_id}-"
+        for parent in sorted({folder for _, folder in (await self._blocking(cgroups.find)).values()}):
+            for name in sorted(await self._blocking(os.listdir, parent)):
+                if name.startswith(prefix) and await self._blocking(_remove_group, os.path.join(parent, name)):
+                    removed.append(f"control group {os.path.join(parent, name)}")
+        folders = [folder for folder in self._scratch_folders(job_id) if folder.exists()]
+        if folders:
+            zygote = await self._zygote()
+            own = [zygote.base, zygote.cache] if zygote.scratch in folders else []
+            for folder in folders:
+                for entry in sorted(await self._blocking(lambda folder=folder: list(folder.iterdir()))):  # type: ignore[misc]
+                    if entry not in own and entry.name != "zygote.log":
+                        await zygote.remove(entry)
+                        removed.append(f"sandbox files {entry}")
+        return removed
+
+    async def aclose(self) -> None:
+        zygote, self._launched = self._launched, None
+        if zygote is not None:
+            try:
+                await zygote.aclose(self._blocking)
+            finally:
+                self._blocking.close()
+                for folder in self._scratch_folders(self._context.job_id)[1:]:
+                    _remove_if_empty(folder)
+        else:
+            self._blocking.close()
+
+    async def _start_for_build(self, spec: EnvironmentSpec, config: layers.ImageConfig, upper: Path) -> LocalEnvironment:
+        return await self._start(await self._zygote(), spec, config, [], upper)
+
+    async def _start(
+        self, zygote: Zygote, spec: EnvironmentSpec, image: layers.ImageConfig, below: list[str], upper: Path | None
+    ) -> LocalEnvironment:
+        self._count += 1
+        resources, options = spec.resources, self._options
+        storage = resources.storage_bytes or 0
+        config = {
+            "name": f"rollout-{self._context.job_id}-{os.urandom(4).hex()}",
+            "layers": below,
+            "upper": str(upper) if upper else None,
+            "limits": {name: value for name, value in group_limits(resources, options.pids).items() if name in zygote.groups},
+            "network": self._network(spec),
+            "env": {"PATH": _PATH, "LANG": "C.UTF-8", **image.env, **spec.env},
+            "user": image.user,
+            "workdir": spec.workdir or image.workdir or DEFAULT_WORKDIR,
+            "tmpfs_bytes": (storage or resources.memory_bytes or _SHM_BYTES) if options.tmpfs and upper is None else 0,
+            "shm_bytes": min(resources.memory_bytes or _SHM_BYTES, _SHM_BYTES),
+            "max_file_bytes": storage,
+        }
+        return await LocalEnvironment.start(zygote, self._blocking, config)
+
+    def _network(self, spec: EnvironmentSpec) -> str:
+        return self._options.network or ("none" if spec.network == "none" else "host")
+
+    def _base_identity(self, zygote: Zygote) -> str:
+        return "\n".join([zygote.ids, *zygote.shown, self._options.rootfs or layers.machine_identity()])
+
+    def _warn_of(self, spec: EnvironmentSpec) -> None:
+        if self._network(spec) == "host" and self._context.concurrency > 1:
+            text = "trials that run at once share this machine's network: two that listen on the same port collide"
+            self._warn("ports", f"type: local: {text} (`network: none` in the task, or options.network, separates them)")
+        groups = self._launched.groups if self._launched else {}
+        line = unenforced(spec.resources, self._options.pids, groups, tmpfs=self._options.tmpfs)
+        if line is not None:
+            self._warn("limits", line)
+
+    def _warn(self, about: str, message: str) -> None:
+        if about not in self._warned:
+            self._warned.add(about)
+            self._context.warn(message)
+
+    async def _zygote(self) -> Zygote:
+        async with self._launching:
+            if self._launched is None or not self._launched.alive:
+                self._launched = None
+                try:
+                    await self._blocking(self._zygote_now)
+                except StartError:
+                    raise
+                except SandboxError as error:
+                    raise StartError(str(error)) from error
+        assert self._launched is not None
+        return self._launched
+
+    def _zygote_now(self) -> Zygote:
+        """The zygote, launched if need be. A machine that refuses once is not asked again."""
+        if self._refused is not None:
+            raise self._refused
+        if self._launched is None:
+            try:
+                self._launched = Zygote.launch(self._view_config(), self._context.work_dir / "zygote.log")
+            except SandboxError as error:
+                self._refused = error
+                raise
+        return self._launched
+
+    def _view_config(self) -> dict[str, Any]:
+        options = self._options
+        private = [str(path) for path in self._context.private_paths]
+        private += [str(self._context.work_dir), str(self._context.cache_dir)]
+        share = [os.path.expanduser(path) for path in options.share]
+        for path in share:
+            if not os.path.isdir(path):
+                raise SandboxError(f"environment.options.share: {path} is not a folder of this machine")
+            if os.path.realpath(path) == "/":
+                raise SandboxError(
+                    "environment.options.share: the root folder cannot be shared; name the folders that are needed"
+                )
+        rootfs, archive = os.path.expanduser(options.rootfs) if options.rootfs else None, None
+        if rootfs is not None and not os.path.isdir(rootfs):
+            if not os.path.isfile(rootfs):
+                raise SandboxError(f"environment.options.rootfs: there is no {rootfs}")
+            archive, rootfs = rootfs, str(self._context.cache_dir / "rootfs" / layers.file_identity(rootfs))
+        return {
+            "scratch": [str(folder) for folder in self._scratch_folders(self._context.job_id)],
+            "cache": str(self._context.cache_dir),
+            "share": share,
+            "hide": [*private, *(os.path.expanduser(path) for path in options.mask)],
+            "rootfs": rootfs,
+            "rootfs_tar": archive,
+        }
+
+    def _scratch_folders(self, job_id: str) -> list[Path]:
+        """Where sandboxes may write, best first. All but the first carry the job's id in their name."""
+        name = f"rollout-{os.geteuid()}-{job_id}"
+        others = dict.fromkeys([tempfile.gettempdir(), "/tmp", "/dev/shm"])
+        first = [self._context.work_dir.absolute() / "sandboxes"] if job_id == self._context.job_id else []
+        return [*first, *(Path(folder, name) for folder in others)]
+
+
+def _remove_group(path: str) -> bool:
+    """Remove a control group without processes; one that has some belongs to a job that still runs."""
+    try:
+        os.rmdir(path)
+    except OSError:
+        return False
+    return True
+
+
+def _remove_if_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError:
+        return

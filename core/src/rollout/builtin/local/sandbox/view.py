@@ -1,0 +1,428 @@
+"""What a sandbox sees of the machine: which folders, copy-on-write, with what left out.
+
+`survey` looks once per backend and writes two kinds of folders below `base`: `@root`, the skeleton of the root folder, and for
+each folder shown one that lies between the machine's and the trial's own, holding what is different in every sandbox: whiteouts
+over what is hidden, a password file without passwords, folders that an ordinary user may write to. `mount_root` builds the root of
+one sandbox from it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from typing import Any
+
+from . import kernel
+from .trees import remove_tree
+
+# The folders of a Linux system that programs need. Everything else at the top of the machine is hidden.
+SHOWN = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "opt", "var", "srv", "nix", "gnu")
+OWN = {"app": 0o755, "logs": 0o755, "tmp": 0o1777, "home": 0o755, "root": 0o700, "run": 0o755, "run/lock": 0o1777, "mnt": 0o755}
+OWN.update({"media": 0o755, "dev": 0o755, "proc": 0o555, "sys": 0o555, "boot": 0o755})
+
+# Secrets of a machine in folders that are shown, and the stores of other sandboxes.
+HIDDEN = (
+    "/etc/shadow-", "/etc/gshadow-", "/etc/passwd-", "/etc/group-", "/etc/security/opasswd", "/etc/ssl/private",
+    "/etc/krb5.keytab", "/etc/letsencrypt", "/etc/wireguard", "/etc/openvpn", "/etc/wpa_supplicant",
+    "/etc/NetworkManager/system-connections", "/etc/kubernetes", "/etc/rancher", "/etc/docker/key.json", "/var/backups",
+    "/var/spool/cron", "/var/mail", "/var/spool/mail", "/var/log/journal", "/var/lib/docker", "/var/lib/containers",
+    "/var/lib/containerd", "/var/lib/kubelet", "/var/lib/rancher", "/var/lib/lxc", "/var/lib/lxd", "/var/lib/machines",
+    "/var/lib/cloud", "/var/lib/sss", "/var/lib/NetworkManager",
+)  # fmt: skip
+EMPTIED = ("/var/tmp",)
+
+# Mounts beneath a shown folder that belong to the system's disk layout. Others (of containers, FUSE, tmpfs) are left out.
+_DISKS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "nfs", "nfs4", "jfs", "reiserfs"})
+_WRITABLE_FOR_USER = (
+    "usr", "usr/bin", "usr/sbin", "usr/lib", "usr/libexec", "usr/include", "usr/share", "usr/src", "usr/local",
+    "usr/local/bin", "usr/local/sbin", "usr/local/lib", "usr/local/share", "usr/local/include", "usr/local/etc",
+    "usr/local/src", "usr/local/man", "usr/share/man", "usr/lib/python3", "usr/lib/python3/dist-packages", "etc", "opt",
+    "srv", "var", "var/lib", "var/log", "var/cache", "var/spool", "var/opt", "var/local",
+)  # fmt: skip
+_NOBODY = 65534  # what ids without a mapping look like
+_MAX_COPIED_BYTES = 16 * 1024 * 1024
+_PROC_READ_ONLY = ("sys", "sysrq-trigger", "irq", "bus", "fs")
+_PROC_MASKED = ("kcore", "keys", "latency_stats", "timer_list", "sched_debug", "scsi", "acpi", "kallsyms", "kmsg", "kpageflags")
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+
+
+def survey(base: str, *, share: Iterable[str], hide: Iterable[str], rootfs: str | None, writable: bool) -> dict[str, Any]:
+    """Decide what is shown and write `base`. `writable`: make folders writable that an ordinary user cannot write to."""
+    root = os.path.join(base, "@root")
+    os.makedirs(root)
+    os.chmod(root, 0o755)
+    for name, mode in OWN.items():
+        _folder(os.path.join(root, name), mode)
+    if rootfs is not None:
+        etc = os.path.join(root, "etc")
+        _folder(etc, 0o755)
+        for path in ("/etc/resolv.conf", "/etc/hosts"):
+            if os.path.isfile(path):
+                _copy_file(os.path.realpath(path), root + path)
+        return {"overlays": [["/", [root, rootfs]]]}
+    plan = _Plan(base, _mount_points())
+    for entry in sorted(os.scandir("/"), key=lambda entry: entry.name):
+        if entry.name in SHOWN:
+            plan.show(entry.path)
+    for path in share:
+        plan.show(os.path.realpath(path), shared=True)
+    for path in [*HIDDEN, *_key_files(), *_home_folders(plan), *hide]:
+        plan.hide(path)
+    for path in EMPTIED:
+        plan.empty(path, 0o1777)
+    plan.replace_passwords()
+    plan.copy_linked("/etc/resolv.conf", "/etc/hosts", "/etc/localtime")
+    if writable:
+        for path in _WRITABLE_FOR_USER:
+            plan.make_writable("/" + path)
+    overlays = [[path, [plan.between(path), lower]] for path, lower in sorted(plan.lowers.items())]
+    return {"overlays": [["/", [root]], *overlays]}
+
+
+class _Plan:
+    def __init__(self, base: str, mounts: dict[str, str]) -> None:
+        self.base = base
+        self.mounts = mounts
+        self.lowers: dict[str, str] = {}
+
+    def between(self, path: str) -> str:
+        folder = os.path.join(self.base, layer_name(path))
+        if not os.path.isdir(folder):
+            os.mkdir(folder)
+            _copy_ownership(self.lowers[path], folder)
+        return folder
+
+    def show(self, path: str, *, shared: bool = False) -> None:
+        """Show a folder, in several pieces when something is mounted beneath it.
+
+        The kernel refuses to a user namespace an overlay that would uncover what a mount hides.
+        """
+        target = os.path.join(self.base, "@root") + path
+        status = os.lstat(path)
+        if stat.S_ISLNK(status.st_mode):
+            _parents(self.base + "/@root", path)
+            os.symlink(os.readlink(path), target)
+            return
+        if not stat.S_ISDIR(status.st_mode):
+            if stat.S_ISREG(status.st_mode) and status.st_size <= _MAX_COPIED_BYTES:
+                _copy_file(path, target)
+            return
+        _parents(self.base + "/@root", path)
+        if not os.path.isdir(target):
+            os.mkdir(target)
+            _copy_ownership(path, target)
+        kind = self.mounts.get(path)
+        if (kind is not None and kind not in _DISKS and not shared) or _is_empty(path):
+            return
+        beneath = [point for point in self.mounts if point.startswith(path + "/")]
+        if not beneath:
+            self.lowers[path] = path
+        elif path == "/etc":  # mostly files, some of them mounted by a container engine
+            copy = os.path.join(self.base, "@etc")
+            _copy_tree(path, copy)
+            self.lowers[path] = copy
+        else:
+            for entry in os.scandir(path):
+                self.show(entry.path)
+
+    def cover(self, path: str) -> str | None:
+        """The shown folder that `path` belongs to."""
+        while path not in self.lowers:
+            if path == "/":
+                return None
+            path = os.path.dirname(path)
+        return path
+
+    def hide(self, path: str) -> None:
+        path = os.path.realpath(path)
+        for shown in [shown for shown in self.lowers if shown == path or shown.startswith(path + "/")]:
+            del self.lowers[shown]
+        where = self._place(path)
+        if where is not None and not os.path.lexists(where):
+            os.mknod(where, stat.S_IFCHR | 0o000, os.makedev(0, 0))
+
+    def empty(self, path: str, mode: int) -> None:
+        """Show a folder as empty."""
+        where = self._place(path) if os.path.isdir(path) and not os.path.islink(path) else None
+        if where is None or os.path.lexists(where):
+            return
+        _folder(where, mode)
+        try:
+            os.setxattr(where, b"user.overlay.opaque", b"y")
+        except OSError:  # a file system without such attributes: leave it out altogether
+            os.rmdir(where)
+            os.mknod(where, stat.S_IFCHR | 0o000, os.makedev(0, 0))
+
+    def replace_passwords(self) -> None:
+        """Every account is locked; tools that edit these files still find them."""
+        for path, names, rest in (
+            ("/etc/shadow", "/etc/passwd", ":*:19000:0:99999:7:::"),
+            ("/etc/gshadow", "/etc/group", ":*::"),
+        ):
+            where = self._place(path) if os.path.exists(path) else None
+            if where is None:
+                continue
+            lines = [line.split(b":", 1)[0] + rest.encode() + b"\n" for line in _lines(names)]
+            _write(where, b"".join(lines), 0o640)
+            _copy_ownership(path, where)
+
+    def copy_linked(self, *paths: str) -> None:
+        """Replace a link that leads out of what is shown by the file it means."""
+        for path in paths:
+            real = os.path.realpath(path)
+            where = self._place(path) if real != path and self.cover(real) is None and os.path.isfile(real) else None
+            if where is not None and not os.path.lexists(where):
+                _copy_file(real, where)
+
+    def make_writable(self, path: str) -> None:
+        if path in self.lowers:
+            self.between(path)
+        where = self._place(path) if os.path.isdir(path) and not os.path.islink(path) else None
+        if where is not None and not os.path.lexists(where):
+            _folder(where, 0o755)
+
+    def _place(self, path: str) -> str | None:
+        """Where, in the folder between, `path` is to be changed; its first missing parent if it has one."""
+        shown = self.cover(path)
+        if shown is None or shown == path:
+            return None
+        where, lower = self.between(shown), self.lowers[shown]
+        parts = path[len(shown) :].strip("/").split("/")
+        for part in parts[:-1]:
+            where, lower = os.path.join(where, part), os.path.join(lower, part)
+            if not os.path.isdir(lower):
+                return None if os.path.lexists(lower) else where
+            if not os.path.lexists(where):
+                os.mkdir(where)
+                _copy_ownership(lower, where)
+            elif not os.path.isdir(where):
+                return None  # a parent is hidden already
+        return os.path.join(where, parts[-1])
+
+
+def layer_name(path: str) -> str:
+    """The folder, within a layer, of what is shown at `path`: `/var/lib` is `var%lib`."""
+    return path.strip("/").replace("%", "%25").replace("/", "%") or "@root"
+
+
+def mount_root(view: dict[str, Any], layers: list[str], upper: str, work: str, root: str, shared_memory_bytes: int) -> None:
+    """Build the root of a sandbox at `root`, in a mount namespace of its own, and enter it.
+
+    `layers`: image layers, the topmost first. `upper`: what the sandbox writes.
+    """
+    for path, lowers in view["overlays"]:
+        name = layer_name(path)
+        top, scratch = os.path.join(upper, name), os.path.join(work, name)
+        stack = [folder for folder in (os.path.join(layer, name) for layer in layers) if os.path.isdir(folder)] + lowers
+        if not os.path.isdir(top):
+            os.mkdir(top)
+            _copy_ownership(stack[0], top)
+        os.mkdir(scratch)
+        _overlay(stack, top, scratch, root + path)
+    _mount_proc(root + "/proc")
+    _mount_dev(root + "/dev", shared_memory_bytes)
+    _mount_sys(root + "/sys")
+    kernel.pivot_root(root)
+
+
+def usable_for_upper(folder: str) -> bool:
+    """Whether what a sandbox writes may lie in `folder`: not below anything shown, and on a file system that overlay can use."""
+    real = os.path.realpath(folder)
+    if any(_within(real, os.path.realpath("/" + name)) for name in SHOWN):
+        return False
+    trial = os.path.join(folder, f".trial-{os.getpid()}")
+    parts = [os.path.join(trial, name) for name in ("lower", "upper", "work", "root")]
+    try:
+        os.makedirs(folder, 0o700, exist_ok=True)
+        os.mkdir(trial)
+        for part in parts:
+            os.mkdir(part)
+        _overlay(parts[:1], *parts[1:])
+        kernel.unmount(parts[3])
+        return True
+    except OSError:
+        return False
+    finally:
+        if os.path.isdir(trial):
+            remove_tree(trial)
+
+
+def _overlay(stack: list[str], upper: str, work: str, target: str) -> None:
+    options = (
+        f"lowerdir={':'.join(_escape(folder) for folder in stack)},upperdir={_escape(upper)},workdir={_escape(work)},userxattr"
+    )
+    try:
+        # volatile: what a trial wrote need not survive a power cut, and the end of the mount does not wait for the disk
+        kernel.mount("overlay", target, "overlay", kernel.MS_NODEV, options + ",volatile")
+    except OSError:
+        kernel.mount("overlay", target, "overlay", kernel.MS_NODEV, options)
+
+
+def _mount_proc(proc: str) -> None:
+    kernel.mount("proc", proc, "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
+    for name in _PROC_READ_ONLY:
+        if os.path.exists(f"{proc}/{name}"):
+            kernel.bind(f"{proc}/{name}", f"{proc}/{name}", read_only=True)
+    for name in _PROC_MASKED:
+        path = f"{proc}/{name}"
+        if os.path.isdir(path):
+            kernel.mount("tmpfs", path, "tmpfs", kernel.MS_RDONLY, "size=0,mode=555")
+        elif os.path.exists(path):
+            kernel.bind("/dev/null", path)
+
+
+def _mount_dev(dev: str, shared_memory_bytes: int) -> None:
+    kernel.mount("tmpfs", dev, "tmpfs", kernel.MS_NOSUID, "size=64k,mode=755")
+    for name in _DEVICES:
+        os.close(os.open(f"{dev}/{name}", os.O_CREAT | os.O_WRONLY, 0o666))
+        kernel.bind(f"/dev/{name}", f"{dev}/{name}")
+    for name, target in (
+        ("fd", "/proc/self/fd"),
+        ("stdin", "fd/0"),
+        ("stdout", "fd/1"),
+        ("stderr", "fd/2"),
+        ("ptmx", "pts/ptmx"),
+    ):
+        os.symlink(target, f"{dev}/{name}")
+    os.mkdir(f"{dev}/pts")
+    os.mkdir(f"{dev}/shm")
+    flags = kernel.MS_NOSUID | kernel.MS_NOEXEC
+    try:
+        kernel.mount("devpts", f"{dev}/pts", "devpts", flags, "newinstance,ptmxmode=0666,mode=0620,gid=5")
+    except OSError:  # group 5 (tty) is not mapped
+        kernel.mount("devpts", f"{dev}/pts", "devpts", flags, "newinstance,ptmxmode=0666,mode=0620")
+    kernel.mount("tmpfs", f"{dev}/shm", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, f"mode=1777,size={shared_memory_bytes}")
+
+
+def _mount_sys(sys: str) -> None:
+    """Only the processors and memory of the machine, which programs ask for, and read-only."""
+    kernel.mount("tmpfs", sys, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=64k,mode=555")
+    shown = f"{sys}/devices/system"
+    try:
+        os.makedirs(shown)
+        kernel.bind("/sys/devices/system", shown, read_only=True)
+    except OSError:  # better none than a writable one
+        kernel.unmount(sys)
+
+
+def detach_foreign_mounts() -> None:
+    """With the rights of the machine's root, in this mount namespace only: uncover shown folders, so that each is one piece."""
+    for point, kind in sorted(_mount_points().items(), reverse=True):
+        top = point.split("/")[1]
+        if top in SHOWN and "/" in point[1:] and (kind not in _DISKS or any(_within(point, hidden) for hidden in HIDDEN)):
+            kernel.unmount(point)
+
+
+def _mount_points() -> dict[str, str]:
+    """Every mount point of this namespace and the type of what is mounted last on it."""
+    points = {}
+    with open("/proc/self/mountinfo", "rb") as lines:
+        for line in lines:
+            fields = line.split(b" ")
+            kind = fields[fields.index(b"-") + 1].decode()
+            points[os.fsdecode(fields[4].decode("unicode_escape").encode("latin-1"))] = kind
+    return points
+
+
+def _home_folders(plan: _Plan) -> list[str]:
+    """Home folders of people, and of root, that lie in a shown folder."""
+    found = []
+    for line in _lines("/etc/passwd"):
+        fields = os.fsdecode(line).split(":")
+        if len(fields) < 6 or not fields[2].isdigit() or not (fields[2] == "0" or int(fields[2]) >= 1000):
+            continue
+        home = os.path.realpath(fields[5]) if fields[5].startswith("/") else "/"
+        if (
+            home.count("/") > 1
+            and home not in plan.lowers
+            and not home.startswith(("/usr/bin", "/usr/sbin", "/usr/lib", "/var/empty"))
+        ):
+            found.append(home)
+    return found
+
+
+def _key_files() -> list[str]:
+    try:
+        return [entry.path for entry in os.scandir("/etc/ssh") if entry.name.endswith("_key")]
+    except OSError:
+        return []
+
+
+def _within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder + "/")
+
+
+def _is_empty(path: str) -> bool:
+    try:
+        with os.scandir(path) as entries:
+            return next(entries, None) is None
+    except OSError:
+        return True
+
+
+def _lines(path: str) -> list[bytes]:
+    try:
+        with open(path, "rb") as file:
+            return [line.rstrip(b"\n") for line in file if b":" in line]
+    except OSError:
+        return []
+
+
+def _folder(path: str, mode: int) -> None:
+    os.mkdir(path)
+    os.chmod(path, mode)
+
+
+def _parents(base: str, path: str) -> None:
+    os.makedirs(os.path.dirname(base + path), exist_ok=True)
+
+
+def _write(path: str, data: bytes, mode: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+
+
+def _copy_file(source: str, target: str) -> None:
+    """Copy if it may be read; what may not be read is not shown."""
+    try:
+        with open(source, "rb") as file:
+            data = file.read(_MAX_COPIED_BYTES)
+    except OSError:
+        return
+    _write(target, data, stat.S_IMODE(os.stat(source).st_mode))
+    _copy_ownership(source, target)
+
+
+def _copy_tree(source: str, target: str) -> None:
+    os.mkdir(target)
+    _copy_ownership(source, target)
+    try:
+        entries = list(os.scandir(source))
+    except OSError:
+        return
+    for entry in entries:
+        copy = os.path.join(target, entry.name)
+        if entry.is_symlink():
+            os.symlink(os.readlink(entry.path), copy)
+        elif entry.is_dir():
+            _copy_tree(entry.path, copy)
+        elif entry.is_file():
+            _copy_file(entry.path, copy)
+
+
+def _copy_ownership(source: str, target: str) -> None:
+    """Mode always, owner where this user may give it."""
+    status, made = os.stat(source), os.stat(target)
+    if _NOBODY not in (status.st_uid, status.st_gid) and (status.st_uid, status.st_gid) != (made.st_uid, made.st_gid):
+        try:
+            os.chown(target, status.st_uid, status.st_gid)
+        except OSError:
+            pass  # an ordinary user keeps it: nothing is lost but the name of the owner
+    if stat.S_IMODE(status.st_mode) != stat.S_IMODE(made.st_mode):
+        os.chmod(target, stat.S_IMODE(status.st_mode))
+
+
+def _escape(path: str) -> str:
+    return path.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")

@@ -1,0 +1,197 @@
+"""Rollout's side of the zygote: starting it, and asking it for sandboxes."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from rollout.builtin.local.diagnosis import explain
+from rollout.builtin.local.link import Link
+from rollout.builtin.local.sandbox import channel
+from rollout.core.aio import Blocking
+from rollout.core.errors import SandboxError, StartError, TeardownError
+
+_START_SEC = 60.0
+_EXIT_SEC = 10.0
+_PACKAGE = Path(__file__).parent
+_PROGRAM = f"import sys; sys.path.insert(0, {str(_PACKAGE)!r}); from sandbox.zygote import main; main()"
+_EMPTY: dict[str, Any] = {
+    "layers": [],
+    "upper": None,
+    "limits": {},
+    "network": "none",
+    "env": {},
+    "user": None,
+    "workdir": "/",
+    "tmpfs_bytes": 0,
+    "shm_bytes": 1 << 20,
+    "max_file_bytes": 0,
+}
+
+
+class Zygote:
+    """A running zygote. `launch` blocks and needs no event loop; the rest belongs to the loop that uses it first."""
+
+    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket, hello: dict[str, Any], log: Path) -> None:
+        self._process = process
+        self._control = control
+        self._log = log
+        self._link: Link | None = None
+        self._tokens = itertools.count(1)
+        self._gone: dict[int, asyncio.Future[bool]] = {}
+        self.ids: str = hello["ids"]
+        """Which user ids a sandbox has: `all`, `ranges`, `one`."""
+        self.groups: dict[str, list[str]] = hello["groups"]
+        """Controller to generation and parent folder, for the limits that can be set."""
+        self.shown: list[str] = hello["shown"]
+        self.scratch = Path(hello["scratch"])
+        self.base = Path(hello["base"])
+        self.cache = Path(hello["cache"])
+
+    @classmethod
+    def launch(cls, config: dict[str, Any], log: Path) -> Zygote:
+        """Start a zygote and one sandbox, to see that this machine lets us.
+
+        Raises:
+            SandboxError: it does not; the text says why and what to do.
+        """
+        if not sys.platform.startswith("linux"):
+            raise SandboxError("type: local needs Linux namespaces; on this system use `type: docker`")
+        if not sys.executable:
+            raise SandboxError(
+                "type: local starts a second Python, and this one does not know its own program (sys.executable is empty)"
+            )
+        log.parent.mkdir(parents=True, exist_ok=True)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environ = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+        with theirs, log.open("ab") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-X", "utf8", "-c", _PROGRAM, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                pass_fds=[theirs.fileno()],
+                env=environ,
+                cwd="/",
+            )
+        ours.settimeout(_START_SEC)
+        try:
+            channel.send(ours, config)
+            received = channel.receive(ours)
+            answer = received[0] if received else {"error": _last_line(log), "errno": 0}
+            if "error" in answer:
+                raise SandboxError(explain(answer))
+            zygote = cls(process, ours, answer, log)
+            zygote._try_one()
+        except BaseException:
+            ours.close()
+            process.kill()
+            process.wait()
+            raise
+        return zygote
+
+    def _try_one(self) -> None:
+        """Start and stop a sandbox without the help of an event loop."""
+        token = next(self._tokens)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, theirs:
+            ours.settimeout(_START_SEC)
+            scratch = str(self.scratch / f"{self._process.pid}-{token}")
+            config = {**_EMPTY, "scratch": scratch, "name": f"rollout-{self._process.pid}-{token}"}
+            channel.send(self._control, {"op": "start", "token": token, "config": config}, [theirs.fileno()])
+            theirs.close()
+            received = channel.receive(ours)
+        channel.send(self._control, {"op": "stop", "token": token})
+        channel.receive(self._control)
+        answer = received[0] if received else {"error": _last_line(self._log), "errno": 0}
+        if "error" in answer:
+            raise SandboxError(explain(answer))
+
+    @property
+    def alive(self) -> bool:
+        return (self._link is None or not self._link.closed) and self._process.poll() is None
+
+    def start(self, config: dict[str, Any]) -> tuple[int, socket.socket]:
+        """Have a sandbox started. Returns its token and its control socket, on which it will say `ready` or `error`."""
+        token = next(self._tokens)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        scratch = str(self.scratch / f"{self._process.pid}-{token}")
+        config = {**_EMPTY, **config, "scratch": scratch}
+        self._attached().send({"op": "start", "token": token, "config": config}, [theirs.detach()])
+        return token, ours
+
+    async def stop(self, token: int) -> None:
+        """Kill a sandbox and wait until its processes, files and control groups are gone.
+
+        Raises:
+            TeardownError
+        """
+        await self._finish({"op": "stop", "token": token}, token)
+
+    async def remove(self, *paths: Path) -> None:
+        """Remove folders that may hold files of a sandbox's users.
+
+        Raises:
+            TeardownError
+        """
+        token = next(self._tokens)
+        await self._finish({"op": "remove", "token": token, "paths": [str(path) for path in paths]}, token)
+
+    async def aclose(self, blocking: Blocking) -> None:
+        """Remove what the zygote made for itself, and end it and every sandbox that is left."""
+        if self.alive:
+            await self.remove(self.base)
+        if self._link is not None:
+            self._link.close()
+        self._control.close()
+        await blocking(self._wait)
+
+    def _wait(self) -> None:
+        try:
+            self._process.wait(_EXIT_SEC)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _attached(self) -> Link:
+        if self._link is None:
+            self._link = Link(self._control, self._on_message, self._on_close)
+        return self._link
+
+    async def _finish(self, request: dict[str, Any], token: int) -> None:
+        link = self._attached()
+        if link.closed:
+            raise TeardownError("the process that makes sandboxes has ended")
+        gone = self._gone[token] = asyncio.get_running_loop().create_future()
+        link.send(request)
+        if await gone:
+            raise TeardownError(f"cannot remove what a sandbox left in {self.scratch}: {_last_line(self._log)}")
+
+    def _on_message(self, message: dict[str, Any]) -> None:
+        future = self._gone.pop(message["gone"], None)
+        if future is not None and not future.done():
+            future.set_result(message.get("failed", False))
+
+    def _on_close(self) -> None:
+        for future in self._gone.values():
+            if not future.done():
+                future.set_exception(TeardownError("the process that makes sandboxes has ended"))
+        self._gone.clear()
+
+
+def _last_line(log: Path) -> str:
+    try:
+        lines = log.read_text("utf-8", "replace").strip().splitlines()
+    except OSError:
+        lines = []
+    return lines[-1] if lines else "it ended without a word"
+
+
+def start_error(answer: dict[str, Any]) -> StartError:
+    return StartError(explain(answer))
