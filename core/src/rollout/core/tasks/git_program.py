@@ -140,6 +140,7 @@ def _started(pid: int) -> str:
 def _reason(stderr: bytes) -> str:
     """git's last line that says what went wrong, without `fatal:` and without credentials."""
     lines = [line.strip() for line in stderr.decode("utf-8", "replace").splitlines() if line.strip()]
+    lines = [line for line in lines if "Could not read from remote repository" not in line] or lines
     telling = [line for line in lines if _TOLD_BY.match(line)] or lines
     if not telling:
         return ""

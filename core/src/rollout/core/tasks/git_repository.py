@@ -36,7 +36,7 @@ class BareRepository:
         self._address = address
         self._offline = offline
         self._pid_file = directory.with_name("git.pid")
-        self._partial = True
+        self._complete = directory / "complete"  # there when everything was fetched, not single commits
 
     def recover(self) -> None:
         """Undo what a killed process of ours left: its git, that git's lock files and half-written packs."""
@@ -60,8 +60,9 @@ class BareRepository:
             if self._offline or not (refused or (existed and await self._is_damaged(error))):
                 raise
             logger.warning("the cached copy of %s cannot be used (%s): fetching it again", self._address, error)
-        self._partial = not refused
         shutil.rmtree(self._directory)
+        if refused:
+            await self.fetch_all()
         return await work()
 
     async def fetch(self, commit: str) -> None:
@@ -69,26 +70,36 @@ class BareRepository:
         await self._initialise()
         if await self.find(f"refs/rollout/{commit}"):
             return
-        if self._offline:
+        if self._offline and not (self._complete.exists() and await self.find(f"{commit}^{{commit}}")):
             raise GitFailed("it is not in the cache")
         logger.info("fetching %s of %s", commit, self._address)
-        try:
-            await self._git("fetch", "--quiet", "--no-tags", "--depth=1", *self._filter, "origin", commit)
-        except GitFailed as error:
-            if not _ALL_OR_NOTHING.search(str(error)):
-                raise
-            await self.fetch_all()
-            if await self.find(f"{commit}^{{commit}}") is None:
-                raise GitFailed("no branch or tag has that commit") from error
+        if self._complete.exists():
+            await self._fetch_among_all(commit)
+        else:
+            try:
+                await self._git("fetch", "--quiet", "--no-tags", "--depth=1", "--filter=blob:none", "origin", commit)
+            except GitFailed as error:
+                if not _ALL_OR_NOTHING.search(str(error)):
+                    raise
+                await self._fetch_among_all(commit)
         await self._git("update-ref", f"refs/rollout/{commit}", commit)
 
     async def fetch_all(self) -> None:
-        """Have every branch and tag with its history."""
+        """Have every branch and tag with its history and files.
+
+        A repository with single commits is thrown away: git would take what they lack for something it can ask for later.
+        """
+        if not self._complete.exists():
+            shutil.rmtree(self._directory, ignore_errors=True)
         await self._initialise()
-        shallow = (await self._git("rev-parse", "--is-shallow-repository")).strip() == b"true"
-        unshallow = ("--unshallow",) if shallow else ()
-        refspecs = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
-        await self._git("fetch", "--quiet", *unshallow, *self._filter, "origin", *refspecs)
+        await self._git("fetch", "--quiet", "origin", "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
+        self._complete.touch()
+
+    async def _fetch_among_all(self, commit: str) -> None:
+        if not self._complete.exists() or await self.find(f"{commit}^{{commit}}") is None:
+            await self.fetch_all()
+        if await self.find(f"{commit}^{{commit}}") is None:
+            raise GitFailed("no branch or tag has that commit")
 
     async def find(self, revision: str) -> str | None:
         """The hash of what `revision` names here, or None."""
@@ -118,8 +129,11 @@ class BareRepository:
         if (self._directory / "HEAD").exists():
             return
         shutil.rmtree(self._directory, ignore_errors=True)
-        await run_git(["init", "--quiet", "--bare", "--template=", "--", str(self._directory)], pid_file=self._pid_file)
-        await self._git("remote", "add", "origin", self._address)
+        # Made aside and moved: killed in between, it would be a repository that does not know where it came from.
+        aside = self._directory.with_name("tmp-repository")
+        await run_git(["init", "--quiet", "--bare", "--template=", "--", str(aside)], pid_file=self._pid_file)
+        await run_git([f"--git-dir={aside}", "remote", "add", "origin", self._address], pid_file=self._pid_file)
+        aside.rename(self._directory)
 
     async def _is_damaged(self, error: GitFailed) -> bool:
         if _NOT_OUR_FAULT.search(str(error)):
@@ -130,16 +144,12 @@ class BareRepository:
             return True
         return False
 
-    @property
-    def _filter(self) -> tuple[str, ...]:
-        return ("--filter=blob:none",) if self._partial else ()
-
     async def _git_on_files(self, *arguments: str, settings: Sequence[str] = (), environ: dict[str, str] | None = None) -> bytes:
         """A command that reads files, which git fetches now if they were left out before."""
         try:
             return await self._git(*arguments, settings=settings, environ=environ)
         except GitFailed as error:
-            if self._partial and _FILES_REFUSED.search(str(error)):
+            if not self._complete.exists() and _FILES_REFUSED.search(str(error)):
                 raise FilesRefused(str(error)) from error
             raise
 
