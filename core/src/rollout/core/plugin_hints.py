@@ -34,3 +34,8 @@ _DISTRIBUTIONS: dict[str, dict[str, str]] = {
 def distribution_for(kind: str, name: str) -> str | None:
     """The distribution that is known to provide the plugin; None when nothing is known."""
     return _DISTRIBUTIONS.get(kind, {}).get(name.lower().replace("_", "-"))
+
+
+def known_names(kind: str) -> list[str]:
+    """The names that some distribution is known to provide."""
+    return list(_DISTRIBUTIONS.get(kind, {}))

@@ -253,11 +253,11 @@ def _known(kind: str) -> str:
 
 
 def _unknown(kind: str, name: str) -> str:
-    from rollout.core.plugin_hints import distribution_for
+    from rollout.core.plugin_hints import distribution_for, known_names
 
     dist, _, bare = name.rpartition(":")
     here = sorted({info.name for info in list_plugins(kind)})
-    text = f"no {_SINGULAR[kind]} {name!r} is installed{_did_you_mean(bare, here)}"
+    text = f"no {_SINGULAR[kind]} {name!r} is installed{_did_you_mean(bare, {*here, *known_names(kind)} - {bare})}"
     left_out = [info for info, _ in _scan(tuple(sys.path))[0] if info.kind == kind and info.name == bare]
     left_out = [info for info in left_out if not dist or _normal(info.dist) == _normal(dist)]
     hint = distribution_for(kind, bare)
@@ -265,6 +265,8 @@ def _unknown(kind: str, name: str) -> str:
         text += f"; {left_out[0].dist} has it, and {_ALLOWED_VARIABLE} leaves that out"
     elif hint is not None:
         text += f"; `pip install {hint}` brings it"
+        if kind == "environments":
+            text += ", and `type: local` needs nothing more"
     text += f"; installed: {', '.join(here) or 'none'}"
     return "; ".join([text, *problems()])
 
@@ -285,7 +287,7 @@ def _did_you_mean(word: str, names: Iterable[str]) -> str:
     from difflib import get_close_matches
 
     close = get_close_matches(word, list(names), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def _normal(dist: str) -> str:
