@@ -1,0 +1,61 @@
+"""Rollout evaluates agents on tasks in sandboxes.
+
+The names below are the public ones: what a plugin imports, and what runs a job from Python. Each is imported when it is first
+used. Type checkers read `__init__.pyi`, which lists the same names.
+"""
+
+_MODULES = {
+    "rollout.api": "run_job",
+    "rollout.builtin.script_agent": "ScriptAgent ScriptOptions",
+    "rollout.core.config.job": (
+        "AgentConfig DatasetConfig EnvironmentConfig ExecutorConfig JobConfig MetricConfig RegistryConfig RetryConfig "
+        "VerifierConfig"
+    ),
+    "rollout.core.config.load": "JobFile load_job",
+    "rollout.core.config.task": "TaskConfig",
+    "rollout.core.errors": (
+        "AgentError AgentInstallError AgentInstallTimeoutError AgentTimeoutError BuildError BuildTimeoutError "
+        "CancelledTrialError CommandTimeoutError ConfigError EnvironmentLostError ImagePullError InternalError "
+        "OutOfMemoryError PluginError ResourceError RewardInvalidError RewardMissingError RolloutError SandboxError "
+        "StartError StartTimeoutError StoreError TaskError TaskNotFoundError TeardownError TransferError UsageError "
+        "VerifierError VerifierTimeoutError"
+    ),
+    "rollout.core.hook_marker": "hookimpl",
+    "rollout.core.job.planner": "PlanOptions",
+    "rollout.core.job.results": "JobResult",
+    "rollout.core.job.scheduler": "JobOutcome",
+    "rollout.core.protocols": (
+        "API_VERSION Agent AgentContext AgentSession BackendContext DOCKER_IMAGE EXEC_USER Environment "
+        "EnvironmentBackend Executor GPUS LIVE_STDIO Metric NETWORK_NONE NoOptions Process RegistryContext "
+        "RegistrySource RewardFunc TrialView Verifier"
+    ),
+    "rollout.core.records": "AgentSpec Durations ErrorInfo TaskSpec Timeouts Timestamps TrialResult TrialSpec VerifierSpec",
+    "rollout.core.types": (
+        "AgentTurn Command DatasetInfo EnvironmentSpec ExecResult MetricValue OutputSink Resources Score Stream Struct "
+        "TaskFolder TransferLimits TransferReport Usage VerifyResult"
+    ),
+}
+"""Module to the names that it gives."""
+
+_HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
+
+__all__ = ["__version__", *_HOME]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        value: object = version("rollout-core")
+    elif name in _HOME:
+        from importlib import import_module
+
+        value = getattr(import_module(_HOME[name]), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
