@@ -138,7 +138,7 @@ class Rollout:
         if self._services.hooks.implemented("rollout_trial_started"):
             await self._services.hooks.notify("rollout_trial_started", trial=spec)
         with boundary(TaskError, f"reading {self._task_directory / 'instruction.md'}"):
-            self._instruction = (self._task_directory / "instruction.md").read_text("utf-8")
+            self._instruction = (self._task_directory / "instruction.md").read_text("utf-8-sig")
         self._env = self._instruction_variables()
 
     async def start(self) -> None:
