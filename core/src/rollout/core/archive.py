@@ -126,8 +126,8 @@ class _Data:
     def finish(self) -> None:
         for _ in self.chunks():
             pass
-        if self._padding:
-            _read_exactly(self._stream, self._padding)
+        padding, self._padding = self._padding, 0
+        _read_exactly(self._stream, padding)
 
 
 class _Extraction:
@@ -163,7 +163,6 @@ class _Extraction:
                 reason = "a name that this file system cannot hold"
         if reason is not None:
             self._skip(shown, reason)
-        member.data.finish()
         return True
 
     def _skip(self, name: str, reason: str) -> None:

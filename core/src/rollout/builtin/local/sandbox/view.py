@@ -2,8 +2,8 @@
 
 `survey` looks once per backend and writes two kinds of folders below `base`: `@root`, the skeleton of the root folder, and for
 each folder shown one that lies between the machine's and the trial's own, holding what is different in every sandbox: whiteouts
-over what is hidden, a password file without passwords, folders that an ordinary user may write to. `mount_root` builds the root of
-one sandbox from it.
+over what is hidden, a password file without passwords, folders that an ordinary user may write to. `mount_root` builds the root
+of one sandbox from it.
 """
 
 from __future__ import annotations
