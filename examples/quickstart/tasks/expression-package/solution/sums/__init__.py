@@ -1,0 +1,1 @@
+"""A calculator for exact arithmetic: sums.tokens -> sums.parser -> sums.machine."""
