@@ -141,6 +141,7 @@ class _SafeRedirects(urllib.request.HTTPRedirectHandler):
     ) -> urllib.request.Request | None:
         scheme = urlsplit(newurl).scheme
         if scheme not in ("http", "https") or (req.type == "https" and scheme == "http"):
+            fp.close()
             raise ValueError(f"redirected to {newurl}, which is not followed")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 

@@ -12,7 +12,8 @@ from rollout.core.errors import ConfigError
 from rollout.core.tasks.git_program import PROTOCOLS
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(://|::)")
-_SCP = re.compile(r"(?:[A-Za-z0-9_.~-]+@)?([A-Za-z0-9_.-]+|\[[0-9a-fA-F:.]+\]):(?!/?/)(.+)")
+# git's own rule: a colon before the first slash means another machine.
+_SCP = re.compile(r"(?:[^@/:\s]+@)?(\[[0-9a-fA-F:.]+\]|[^@/:\s\[\]]+):(?!:)(.+)")
 
 
 def git_address(url: str, base_dir: Path | None) -> str:
