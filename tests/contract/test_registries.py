@@ -239,3 +239,18 @@ async def test_a_page_that_is_no_json_is_one_line_that_names_the_address(http: s
     source = UrlRegistry(UrlOptions(url=f"{http}/page"), RegistryContext(base_dir=tmp_path, cache_dir=tmp_path))
     with pytest.raises(ConfigError, match=f"{http}/page"):
         await source.datasets()
+
+
+async def test_two_sources_of_a_job_see_a_moving_branch_at_one_commit(tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "r")
+    write_task(repository.path / "t")
+    tasks = [{"name": "t", "path": "t"}]
+    (repository.path / "registry.json").write_text(json.dumps([{"name": "a", "tasks": tasks}, {"name": "b", "tasks": tasks}]))
+    before = repository.commit()
+    job = RegistryContext(base_dir=tmp_path, cache_dir=tmp_path / "cache")
+    first = await GitRegistry(GitOptions(git="r"), job).fetch("a", None)
+    after = repository.commit()
+    second = await GitRegistry(GitOptions(git="r"), job).fetch("b", None)
+    next_job = RegistryContext(base_dir=tmp_path, cache_dir=tmp_path / "cache")
+    third = await GitRegistry(GitOptions(git="r"), next_job).fetch("b", None)
+    assert [folder.git_commit_id for folder in (*first, *second, *third)] == [before, before, after]

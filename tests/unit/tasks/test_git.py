@@ -390,6 +390,31 @@ async def test_cancelling_kills_git_and_what_it_started(at: str, origin: Reposit
     assert not any(_is_running(pid) for pid in pids)
 
 
+@pytest.mark.parametrize("form", ["git@example.org:{path}", "ssh://git@example.org:2222{path}"])
+async def test_repositories_behind_ssh(form: str, origin: Repository, tmp_path: Path, monkeypatch) -> None:
+    program = tmp_path / "ssh"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/called\nfor last; do :; done\nexec sh -c "$last"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("GIT_SSH", str(program))
+    address = form.format(path=origin.path)
+    fetched = await GitCache(tmp_path / "cache").folders(address, None, ["suite/one"])
+    assert (fetched.folders["suite/one"] / "instruction.md").read_text() == "First.\n"
+    assert "git@example.org" in (tmp_path / "called").read_text()
+
+
+async def test_a_sound_repository_is_not_fetched_again_for_somebody_elses_fault(origin: Repository, tmp_path: Path) -> None:
+    cache = GitCache(tmp_path / "cache")
+    await cache.folders(str(origin.path), None, ["suite/one"])
+    repository = next((tmp_path / "cache" / "git").glob("*/repository"))
+    before = repository.stat().st_ino
+    for revision, path in (("0" * 40, "suite/one"), (None, "nope")):
+        with pytest.raises(TaskNotFoundError):
+            await cache.folders(str(origin.path), revision, [path])
+    with pytest.raises(TaskNotFoundError):
+        await cache.read(str(origin.path), None, "suite")
+    assert repository.stat().st_ino == before
+
+
 async def test_hooks_and_templates_of_the_user_do_not_run(origin: Repository, tmp_path: Path, monkeypatch) -> None:
     hooks = tmp_path / "templates" / "hooks"
     hooks.mkdir(parents=True)

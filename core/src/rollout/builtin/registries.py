@@ -114,4 +114,4 @@ class GitRegistry:
 
 
 def _cache(context: RegistryContext) -> GitCache:
-    return GitCache(context.cache_dir, offline=context.offline)
+    return GitCache(context.cache_dir, offline=context.offline, resolved=context.revisions)

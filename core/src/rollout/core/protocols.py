@@ -313,6 +313,9 @@ class RegistryContext(Struct, frozen=True, kw_only=True):
     cache_dir: Path
     offline: bool = False
     """Use only what is cached; anything that is not is a TaskNotFoundError that says so."""
+    revisions: dict[tuple[str, str], str] = {}
+    """What branches are in this job: (address, name) to commit. Sources fill it in; a job gives all of them the same one, so
+    that a branch that moves meanwhile is not two commits in one job."""
 
 
 class RegistrySource(Protocol):

@@ -104,7 +104,7 @@ class BareRepository:
     async def find(self, revision: str) -> str | None:
         """The hash of what `revision` names here, or None."""
         try:
-            found = await self._git("rev-parse", "--verify", "--quiet", "--end-of-options", revision, offline=True)
+            found = await self._git("rev-parse", "--verify", "--quiet", revision, offline=True)
         except GitFailed:
             return None
         return found.decode("ascii", "replace").strip() or None
