@@ -16,6 +16,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
+from msgspec import field
+
 from rollout.core.errors import EnvironmentLostError, RolloutError, TransferError
 from rollout.core.plugins import override
 from rollout.core.protocols import (
@@ -199,7 +201,9 @@ class FakeEnvironment:
         """Set it, and everything raises EnvironmentLostError from then on."""
         self.running = 0
         """Commands under way."""
-        self._world = world
+        self.commands = world.commands
+        """What programs do; the world's, so a change is for all its sandboxes."""
+        self.world = world
         self._exec_sec = exec_sec
         self._stopped = False
         self._gone = False
@@ -217,7 +221,7 @@ class FakeEnvironment:
             if inspect.isawaitable(result):
                 result = await result
         except asyncio.CancelledError:
-            self._world.cancelled += 1
+            self.world.cancelled += 1
             raise
         finally:
             self.running -= 1
@@ -262,13 +266,13 @@ class FakeEnvironment:
         if self._gone:
             return
         self._stopped = True
-        await self._world.step("stop", self.spec)
+        await self.world.step("stop", self.spec)
         self._gone = True
-        self._world.live -= 1
+        self.world.live -= 1
 
     async def _step(self, step: str, what: Any) -> None:
         self._check()
-        await self._world.step(step, self.spec, what)
+        await self.world.step(step, self.spec, what)
         self._check()
 
     def _check(self) -> None:
@@ -278,7 +282,7 @@ class FakeEnvironment:
     def _react(self, command: Command) -> Any:
         # The last word first: `bash /tests/test.sh` is test.sh.
         for word in reversed(command.argv):
-            reaction = self._world.commands.get(word.rpartition("/")[2])
+            reaction = self.commands.get(word.rpartition("/")[2])
             if reaction is not None:
                 return reaction(self, command)
         return None
@@ -320,7 +324,7 @@ class FakeAgent:
 
 
 class FakeVerifierOptions(Struct, frozen=True, kw_only=True):
-    rewards: dict[str, float] = {"reward": 1.0}
+    rewards: dict[str, float] = field(default_factory=lambda: {"reward": 1.0})
     """The verdict on every trial."""
 
 

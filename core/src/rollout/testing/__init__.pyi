@@ -1,0 +1,11 @@
+from rollout.testing.agent import AgentSuite as AgentSuite
+from rollout.testing.environment import EnvironmentSuite as EnvironmentSuite
+from rollout.testing.executor import ExecutorSuite as ExecutorSuite
+from rollout.testing.fakes import FakeAgent as FakeAgent
+from rollout.testing.fakes import FakeBackend as FakeBackend
+from rollout.testing.fakes import FakeEnvironment as FakeEnvironment
+from rollout.testing.fakes import FakeVerifier as FakeVerifier
+from rollout.testing.fakes import FakeWorld as FakeWorld
+from rollout.testing.metric import MetricSuite as MetricSuite
+from rollout.testing.registry import RegistrySuite as RegistrySuite
+from rollout.testing.verifier import VerifierSuite as VerifierSuite
