@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from rollout.builtin.local.diagnosis import explain
 from rollout.builtin.local.link import Link
@@ -70,18 +70,11 @@ class Zygote:
         log.parent.mkdir(parents=True, exist_ok=True)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environ = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
-        with theirs, log.open("ab") as errors:
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-X", "utf8", "-c", _PROGRAM, str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                pass_fds=[theirs.fileno()],
-                env=environ,
-                cwd="/",
-            )
         ours.settimeout(_START_SEC)
+        process = None
         try:
+            with theirs, log.open("ab") as errors:
+                process = _spawn(theirs, errors)
             channel.send(ours, config)
             received = channel.receive(ours)
             answer = received[0] if received else {"error": _last_line(log), "errno": 0}
@@ -89,10 +82,11 @@ class Zygote:
                 raise SandboxError(explain(answer))
             zygote = cls(process, ours, answer, log)
             zygote._try_one()
+        except OSError as error:
+            _abandon(process, ours)
+            raise SandboxError(explain({"error": str(error), "errno": error.errno})) from error
         except BaseException:
-            ours.close()
-            process.kill()
-            process.wait()
+            _abandon(process, ours)
             raise
         return zygote
 
@@ -183,6 +177,26 @@ class Zygote:
             if not future.done():
                 future.set_exception(TeardownError("the process that makes sandboxes has ended"))
         self._gone.clear()
+
+
+def _spawn(control: socket.socket, errors: IO[bytes]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-X", "utf8", "-c", _PROGRAM, str(control.fileno())],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=errors,
+        pass_fds=[control.fileno()],
+        # nothing of the host's environment; an interpreter that was built so may need the last one to start
+        env={name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ},
+        cwd="/",
+    )
+
+
+def _abandon(process: subprocess.Popen[bytes] | None, control: socket.socket) -> None:
+    control.close()
+    if process is not None:
+        process.kill()
+        process.wait()
 
 
 def _last_line(log: Path) -> str:
