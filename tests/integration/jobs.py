@@ -17,7 +17,12 @@ SOLVE = "#!/bin/bash\necho 42 > /app/answer.txt\n"
 
 
 def write_task(
-    folder: Path, *, instruction: str = "Write 42 to /app/answer.txt.\n", tests: str = CHECK_ANSWER, solution: str = SOLVE, toml: str = ""
+    folder: Path,
+    *,
+    instruction: str = "Write 42 to /app/answer.txt.\n",
+    tests: str = CHECK_ANSWER,
+    solution: str = SOLVE,
+    toml: str = "",
 ) -> Path:
     """A task folder; `toml` is added to a minimal task.toml."""
     for name, text in {

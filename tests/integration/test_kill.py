@@ -54,7 +54,9 @@ def test_a_job_killed_in_any_phase_resumes_where_it_was(tmp_path: Path, phase: s
         "execute": only_slow + hang.format("agent_execution") + "echo 42 > /app/answer.txt\n",
         "env": {"HANG_IN": "${HANG_IN:-}"},
     }
-    job = write_job(tmp_path, {"name": "k", "agents": [agent], "verifier": {"env": {"HANG_IN": "${HANG_IN:-}"}}, "n_concurrent_trials": 4})
+    job = write_job(
+        tmp_path, {"name": "k", "agents": [agent], "verifier": {"env": {"HANG_IN": "${HANG_IN:-}"}}, "n_concurrent_trials": 4}
+    )
     job_dir = tmp_path / "jobs" / "k"
     log = job_dir / "scripted" / "tasks" / "slow__1" / "trial.log"
 
@@ -100,9 +102,7 @@ def test_the_first_interrupt_ends_well_and_the_job_goes_on_later(tmp_path: Path)
     mark = f"{os.getpid()}{time.monotonic_ns() % 10**9}"
     write_task(tmp_path / "tasks" / "quick")
     write_task(tmp_path / "tasks" / "slow", instruction="slow\n")
-    execute = (
-        f'if [ "$HANG" = 1 ] && [ "$ROLLOUT_TASK_INSTRUCTION" = slow ]; then sleep {mark}; fi\necho 42 > /app/answer.txt\n'
-    )
+    execute = f'if [ "$HANG" = 1 ] && [ "$ROLLOUT_TASK_INSTRUCTION" = slow ]; then sleep {mark}; fi\necho 42 > /app/answer.txt\n'
     agent = {"name": "scripted", "execute": execute, "env": {"HANG": "${HANG:-0}"}}
     job = write_job(tmp_path, {"name": "i", "agents": [agent]})
     process = subprocess.Popen(
@@ -158,7 +158,9 @@ def test_a_full_disk_stops_the_job_with_one_line_and_loses_nothing(tmp_path: Pat
     try:
         write_task(tmp_path / "tasks" / "one")
         noisy = {"name": "noisy", "execute": "echo 42 > /app/answer.txt; head -c 300000 /dev/urandom | base64"}
-        job = write_job(tmp_path, {"name": "full", "jobs_dir": str(small), "agents": [noisy], "n_attempts": 30, "n_concurrent_trials": 2})
+        job = write_job(
+            tmp_path, {"name": "full", "jobs_dir": str(small), "agents": [noisy], "n_attempts": 30, "n_concurrent_trials": 2}
+        )
         done = rollout(tmp_path, job, "--display", "none")
         assert done.returncode == 1
         assert "No space left on device" in done.stderr
