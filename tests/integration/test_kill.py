@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from integration.jobs import CHECK_ANSWER, command, environ, rollout, trial_results, write_job, write_task
 
 pytestmark = pytest.mark.needs("local")
