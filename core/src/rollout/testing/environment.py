@@ -466,7 +466,20 @@ class EnvironmentSuite:
     # --- both ways ---
 
     async def test_odd_names_survive_both_ways(self, environment: Environment, tmp_path: Path) -> None:
-        names = ["a b", "new\nline", "-n", "'\"`$x", "žluť 木", "*", "\\", " ", "x" * 200, ".hidden", "é", "é".encode("latin-1")]
+        names: list[str | bytes] = [
+            "a b",
+            "new\nline",
+            "-n",
+            "'\"`$x",
+            "žluť 木",
+            "*",
+            "\\",
+            " ",
+            "x" * 200,
+            ".hidden",
+            "é",
+            "é".encode("latin-1"),
+        ]
         source = os.fsencode(tmp_path / "in")
         os.mkdir(source)
         for number, name in enumerate(names):

@@ -69,7 +69,6 @@ class Zygote:
             )
         log.parent.mkdir(parents=True, exist_ok=True)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        environ = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
         ours.settimeout(_START_SEC)
         process = None
         try:
