@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import io
 import json
 import os
 import sys
@@ -120,6 +121,7 @@ def _print_version(ctx: click.Context, option: click.Parameter, wanted: bool) ->
     cls=CommandGroup,
     name=PROGRAM,
     no_args_is_help=True,
+    subcommand_metavar="{COMMAND | JOB_FILE} [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="`rollout job.yaml` is `rollout run job.yaml`. `rollout COMMAND --help` explains a command.",
 )
@@ -133,6 +135,10 @@ def rollout() -> None:
 def run(args: Sequence[str]) -> int:
     """Run the command line and return its exit code. Nothing escapes: every error is one line on stderr."""
     as_json = "--json" in args
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A name that the terminal's encoding lacks must not end a run.
+            stream.reconfigure(errors="backslashreplace")
     try:
         with boundary(InternalError, "a bug of Rollout or of a plugin"):
             return _run(list(args), as_json)

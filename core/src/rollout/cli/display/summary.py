@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rollout.cli.display.text import Align, metric_figure, one_line, plural, table
 from rollout.core.job.events import MetricReport
 from rollout.core.job.results import GroupResult
+from rollout.core.types import MetricValue
 
 _PRIMARY = "reward"
 
@@ -21,7 +22,9 @@ def result_table(groups: Sequence[GroupResult], metrics: Sequence[MetricReport],
     titles = ["agent", "dataset", "trials", "scored"]
     titles += ["unscored"] * unscored + ["errored"] + ["not run"] * not_run
     titles += [_column_title(column, columns) for column in columns] + ["cost"] * cost
-    values = {(report.agent, report.dataset, value.name, value.basis): value for report in primary for value in report.values}
+    values: dict[tuple[str, str, str, str], MetricValue] = {
+        (report.agent, report.dataset, value.name, value.basis): value for report in primary for value in report.values
+    }
     rows = []
     for group in groups:
         row = [group.agent, group.dataset, str(group.total_trials), str(group.scored)]
