@@ -12,11 +12,17 @@ from rollout.core.errors import ConfigError
 _PIECE = re.compile(
     r"(?P<dollar>\$\$)|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^{}]*))?\}|(?P<fault>\$\{)", re.ASCII
 )
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
 
 
 class _Reference(NamedTuple):
     name: str
     default: str | None
+
+
+def looks_secret(name: str) -> bool:
+    """Whether a variable or option of this name is likely to hold a secret."""
+    return _SECRET_NAME.search(name) is not None
 
 
 def expand(text: str, environ: Mapping[str, str]) -> str:

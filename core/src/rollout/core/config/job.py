@@ -13,6 +13,7 @@ from rollout.core.types import Struct
 Positive = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(ge=0)]
 Name = Annotated[str, Meta(min_length=1, max_length=300)]
+Location = Annotated[str, Meta(min_length=1, max_length=4096)]
 
 LogLevel = Literal["debug", "info", "warning", "warn", "error"]
 
@@ -121,11 +122,11 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
 class RegistryConfig(Struct, frozen=True, kw_only=True):
     """`registry:` of a dataset: exactly one of path, url, git, type."""
 
-    path: Name | None = None
+    path: Location | None = None
     """A registry.json on this machine."""
-    url: Name | None = None
+    url: Location | None = None
     """A registry.json behind http(s)."""
-    git: Name | None = None
+    git: Location | None = None
     """A git repository that holds a registry.json."""
     ref: Name | None = None
     """Branch, tag or commit of `git`; its default branch when unset."""
@@ -163,7 +164,7 @@ class RegistryConfig(Struct, frozen=True, kw_only=True):
 class DatasetConfig(Struct, frozen=True, kw_only=True):
     """An item of `datasets:`: a folder (`path`), or a dataset of a registry (`registry`, `name`, `version`)."""
 
-    path: Name | None = None
+    path: Location | None = None
     """Folder of tasks, one task, or nested groups; relative to the job file."""
     registry: RegistryConfig | None = None
     name: Name | None = None
@@ -223,7 +224,7 @@ class JobConfig(Struct, frozen=True, kw_only=True):
 
     name: Name | None = None
     """The job's folder below `jobs_dir`; the job file's name when unset."""
-    jobs_dir: Name = "jobs"
+    jobs_dir: Location = "jobs"
     """Where results go; relative to the working directory."""
     n_attempts: Positive = 1
     """How often each agent tries each task."""
