@@ -165,7 +165,7 @@ class Shape:
         return {key: item for key, item in checked.items() if item is not _DROP}
 
     def _variable(self, name: str, value: Any, path: PlacePath) -> Any:
-        """An item of `env`: numbers become their text as written, `${...}` is checked. Messages show no value: it may be secret."""
+        """An item of `env`: numbers become their text as written, `${...}` is checked. No message shows its value."""
         if not name or "=" in name or any(character.isspace() for character in name):
             return self._fault(path, "not a name that a variable can have")
         if isinstance(value, bool):
