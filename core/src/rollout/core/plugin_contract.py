@@ -26,8 +26,6 @@ _PROTOCOLS: dict[str, type] = {
     "executors": Executor,
 }
 
-_CALLABLE_KINDS = ("rewards", "exporters", "commands")
-
 
 def check_contract(kind: str, cls: Any, who: str) -> None:
     """Check what can be checked without constructing anything. `who` begins every message.
@@ -35,8 +33,6 @@ def check_contract(kind: str, cls: Any, who: str) -> None:
     Raises:
         PluginError: another API version, or attributes or methods that the kind needs are missing.
     """
-    if kind in _CALLABLE_KINDS and not callable(cls):
-        raise PluginError(f"{who} is a {type(cls).__name__}, which cannot be called")
     protocol = _PROTOCOLS.get(kind)
     if protocol is None:
         return

@@ -11,10 +11,7 @@ from functools import lru_cache
 from importlib.metadata import EntryPoint, distributions, entry_points
 from typing import Any, NamedTuple
 
-import msgspec
-
 from rollout.core.errors import ConfigError, PluginError, boundary, describe
-from rollout.core.types import Struct
 
 CORE = "rollout-core"
 
@@ -33,12 +30,16 @@ KINDS: dict[str, str] = {
 """Kind of plugin to its entry-point group."""
 
 _SINGULAR = {kind: kind.removesuffix("s") for kind in KINDS} | {"registries": "registry"}
+_CALLABLE_KINDS = ("rewards", "exporters", "commands")
 _GROUPS = {group: kind for kind, group in KINDS.items()}
 _ALLOWED_VARIABLE = "ROLLOUT_PLUGINS"
 
 
-class PluginInfo(Struct, frozen=True, kw_only=True):
-    """What an installed distribution says about one of its plugins."""
+class PluginInfo(NamedTuple):
+    """What an installed distribution says about one of its plugins.
+
+    Not a Struct: this module is imported by every command, and msgspec only by those that need it.
+    """
 
     kind: str
     name: str
@@ -120,6 +121,8 @@ def decode_options(plugin: Plugin, raw: Mapping[str, Any], where: str) -> Any:
     Raises:
         ConfigError: an unknown, missing or wrong option; the text lists the options there are.
     """
+    import msgspec
+
     options_type = plugin.cls.options_type
     label = f"{where} ({plugin.info.name} {plugin.info.version})"
     names = [field.encode_name for field in msgspec.structs.fields(options_type)]
@@ -241,6 +244,10 @@ def _load(info: PluginInfo, entry_point: EntryPoint) -> Any:
 
 
 def _check(info: PluginInfo, cls: Any) -> None:
+    if info.kind in _CALLABLE_KINDS:
+        if not callable(cls):
+            raise PluginError(f"{info} is a {type(cls).__name__}, which cannot be called")
+        return
     from rollout.core.plugin_contract import check_contract
 
     check_contract(info.kind, cls, str(info))
