@@ -277,6 +277,17 @@ def test_a_terminal_that_goes_away_does_not_stop_the_job() -> None:
             guarded.refresh()
 
 
+class Faulty(Silent):
+    def on_event(self, event: Event) -> None:
+        raise ValueError("cannot count")
+
+
+def test_a_display_with_a_bug_says_so_once_and_the_job_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    with Guarded(Faulty(io.StringIO())) as guarded:
+        tell(guarded, STORY)
+    assert capsys.readouterr().err == "rollout: the display failed: ValueError: cannot count; the job goes on without it\n"
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

@@ -72,7 +72,7 @@ def test_what_is_wrong_is_one_line_with_its_place(tmp_path: Path, data: str | by
 
 @pytest.mark.parametrize("path", ["missing.env", "."])
 def test_a_file_that_cannot_be_read(tmp_path: Path, path: str) -> None:
-    with pytest.raises(ConfigError, match="No such file|Is a directory"):
+    with pytest.raises(ConfigError, match=r"No such file|Is a directory"):
         read_env_file(tmp_path / path)
 
 

@@ -50,7 +50,7 @@ def test_wide_characters_count_double() -> None:
 
 @given(st.text())
 def test_nothing_that_a_terminal_obeys_is_printed(text: str) -> None:
-    assert not any(ord(char) < 32 and char not in "\n\t" or 127 <= ord(char) < 160 for char in printable(text))
+    assert not any((ord(char) < 32 and char not in "\n\t") or 127 <= ord(char) < 160 for char in printable(text))
     assert "\n" not in one_line(text)
 
 

@@ -156,7 +156,7 @@ def test_an_error_that_says_something_explains_itself(tmp_path: Path) -> None:
             "FAILED test_it.py::test_answer - assert 41 == 42",
         ),
         (trial("a", 0.0), "verifier", "stderr", "diff: /app/out: No such file\n", "diff: /app/out: No such file"),
-        (trial("a", 0.25), "verifier", "stdout", "", "reward 0.25"),
+        (trial("a", 0.25), "verifier", "stdout", "", "the verifier printed nothing"),
         (
             trial("a", error="verifier_failed", message="test.sh exited with code 2", phase="verify"),
             "verifier",
@@ -192,7 +192,7 @@ def test_a_record_that_points_out_of_the_folder_is_not_followed(tmp_path: Path, 
     (outside / "stdout.txt").write_text("secret\n")
     write_job_folder(job, [msgspec.structs.replace(trial("a", 0.0), trial_id=trial_id)])
     (failure,) = load_report(job).failures()
-    assert failure.line == "reward 0"
+    assert failure.line == "the verifier printed nothing"
 
 
 def test_only_the_end_of_a_huge_file_is_read(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -72,7 +73,7 @@ def run(flags: RunFlags) -> int:
     environ = {**os.environ, **(read_env_file(flags.env_file) if flags.env_file else {})}
     job = load_job(flags.file, sets=flags.settings(), environ=environ)
     if flags.dry_run:
-        plan = run_interruptible(lambda: _plan(job, flags, environ, gates), lambda text: print(text, file=sys.stderr))
+        plan = run_interruptible(lambda: _plan_only(job, flags, environ, gates), lambda text: print(text, file=sys.stderr))
         if plan is None:
             return EXIT_INTERRUPTED
         print_plan(plan, as_json=flags.as_json)
@@ -115,9 +116,23 @@ async def _plan(job: JobFile, flags: RunFlags, environ: dict[str, str], gates: l
     try:
         check_selects(gates, [agent.spec.name for agent in plan.agents], list(dict.fromkeys(figures)))
     except UsageError:
-        plan.close()
+        await _discard(plan)
         raise
     return plan
+
+
+async def _plan_only(job: JobFile, flags: RunFlags, environ: dict[str, str], gates: list[Gate]) -> Plan:
+    plan = await _plan(job, flags, environ, gates)
+    await _discard(plan)
+    return plan
+
+
+async def _discard(plan: Plan) -> None:
+    """Close what planning has opened for a job that will not run."""
+    plan.close()
+    await plan.executor.aclose()
+    await plan.backend.aclose()
+    shutil.rmtree(plan.backend_context.work_dir, ignore_errors=True)
 
 
 async def _run(

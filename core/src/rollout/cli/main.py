@@ -167,17 +167,24 @@ def _run(args: list[str], as_json: bool) -> int:
         _report(error, as_json)
         return EXIT_USAGE if isinstance(error, UsageError) else 1
     except BrokenPipeError:
-        # Whoever read our output has gone. Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_stdout()
         return EXIT_BROKEN_PIPE
     return code if isinstance(code, int) else 0
 
 
 def _report(error: RolloutError, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps({"error": {"code": error.code, "message": str(error)}}), flush=True)
-    else:
+    if not as_json:
         print(f"{PROGRAM}: {printable(str(error))}", file=sys.stderr)
+        return
+    try:
+        print(json.dumps({"error": {"code": error.code, "message": str(error)}}), flush=True)
+    except BrokenPipeError:
+        _forget_stdout()
+
+
+def _forget_stdout() -> None:
+    """Whoever read our output has gone. Python would complain once more when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _save_traceback(error: BaseException) -> str:

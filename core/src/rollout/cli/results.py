@@ -91,7 +91,7 @@ def _failures(report: Report, limit: int) -> list[str]:
     lines = [line for failure in islice(report.failures(), limit) for line in _failure_lines(failure)]
     if total > limit:
         lines.append(f"and {plural(total - limit, 'further failure')}; --failures {total} prints all")
-    return ["failures:", *lines]
+    return [f"failures ({total}):", *lines]
 
 
 def _failure_lines(failure: Failure) -> list[str]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Literal, ParamSpec, Protocol, TextIO, get_args
 
-from rollout.core.errors import UsageError
+from rollout.core.errors import InternalError, UsageError, boundary
 from rollout.core.job.events import Event
 
 P = ParamSpec("P")
@@ -63,7 +62,7 @@ class Silent:
 
 
 class Guarded:
-    """A display whose terminal or pipe may go away: from then on it is silent and the job goes on."""
+    """A display that cannot hurt the job: when its terminal or pipe goes away, or it fails, it is silent from then on."""
 
     def __init__(self, display: Display) -> None:
         self._display = display
@@ -74,8 +73,9 @@ class Guarded:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        with contextlib.suppress(OSError):
-            self._display.close()
+        # Even one that failed has to give the terminal back.
+        self._gone = False
+        self._call(self._display.close)
 
     def on_event(self, event: Event) -> None:
         self._call(self._display.on_event, event)
@@ -87,11 +87,15 @@ class Guarded:
         self._call(self._display.message, text)
 
     def _call(self, method: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-        if not self._gone:
-            try:
+        if self._gone:
+            return
+        try:
+            with boundary(InternalError, "the display failed"):
                 method(*args, **kwargs)
-            except OSError:
-                self._gone = True
+        except InternalError as error:
+            self._gone = True
+            if not isinstance(error.__cause__, OSError):
+                print(f"rollout: {error}; the job goes on without it", file=sys.stderr)
 
 
 def choose(name: str | None, environ: Mapping[str, str], stream: TextIO) -> DisplayName:

@@ -193,7 +193,7 @@ def explain(trial: ReportTrial, job_dir: Path) -> tuple[str, str | None]:
             line = last_meaningful_line(folder / phase / f"{stream}.txt") if folder else None
             if line:
                 return (f"{message}: {line}" if message else line), f"{trial.trial_id}/{phase}/{stream}.txt"
-    return message or f"reward {trial.reward:g}" if trial.reward is not None else message, None
+    return message or "the verifier printed nothing", None
 
 
 _PHASE_FOLDERS = {
