@@ -8,6 +8,8 @@ import pytest
 
 from require import COMPONENTS, require
 
+collect_ignore = ["example_plugin"]  # somebody else's distribution: installed and tested by integration/test_example_plugin.py
+
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(*components): skip (or, under ROLLOUT_REQUIRE, fail) where one is missing")

@@ -1,0 +1,1 @@
+"""An example of a Rollout plugin: an agent and a metric."""
