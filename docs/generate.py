@@ -49,8 +49,15 @@ def fields(target: str) -> str:
     """The keys of a Struct and of those inside it."""
     from rollout.core.config.describe import fields as described
 
-    rows = [(f"`{row.path}`", f"`{row.type}`", _default(row.default), row.doc) for row in described(_load(target))]
+    rows = [(f"`{row.path}`", row.type, _default(row), row.doc) for row in described(_load(target))]
     return _table(("key", "type", "default", "meaning"), rows)
+
+
+def record(target: str) -> str:
+    """The keys of what Rollout writes."""
+    from rollout.core.config.describe import fields as described
+
+    return _table(("key", "type", "meaning"), [(f"`{row.path}`", row.type, row.doc) for row in described(_load(target))])
 
 
 def errors(_: str) -> str:
@@ -119,7 +126,7 @@ def package(folder: str) -> str:
 
 
 GENERATORS: dict[str, Callable[[str], str]] = {
-    generator.__name__: generator for generator in (fields, errors, commands, events, hooks, kinds, contracts, package)
+    generator.__name__: generator for generator in (fields, record, errors, commands, events, hooks, kinds, contracts, package)
 }
 
 
@@ -161,9 +168,10 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def _default(value: Any) -> str:
-    text = str(value) if value is not None else ""
-    return f"`{text}`" if text else ""
+def _default(row: Any) -> str:
+    if row.default is not None:
+        return f"`{row.default}`"
+    return "" if row.type == "block" else "required"
 
 
 def _first_paragraph(thing: Any) -> str:

@@ -31,6 +31,9 @@ from rollout.core.trial.rewards import parse_reward_json
 UNCHECKED = {"text", "markdown"}
 """Output of programs, pictures and prose."""
 
+_EXAMPLE = tomli.loads((ROOT / "tests/example_plugin/pyproject.toml").read_text())["project"]["entry-points"]
+"""What the pages name besides the built-in plugins: those of the example that they show."""
+
 _JOB_REST: dict[str, Any] = {"agents": [{"name": "oracle"}], "datasets": [{"path": "."}]}
 
 
@@ -58,7 +61,11 @@ def test_yaml_is_a_job_file_or_a_part_of_one(block: Block, tmp_path: Path) -> No
     config = job.config
     decode_options(find("environments", config.environment.type), config.environment.options, "environment")
     for metric in config.metrics:
-        decode_options(find("metrics", metric.type), metric.options, "metrics")
+        if metric.type not in _EXAMPLE["rollout.metrics"]:
+            decode_options(find("metrics", metric.type), metric.options, "metrics")
+    for agent in config.agents:
+        if not agent.inline and agent.plugin not in _EXAMPLE["rollout.agents"]:
+            decode_options(find("agents", agent.plugin), agent.options, "agents")
 
 
 @of("json")
@@ -89,10 +96,8 @@ def test_dockerfiles_can_be_carried_out_by_the_local_environment(block: Block) -
 @of("python")
 def test_python_compiles_and_its_imports_exist(block: Block) -> None:
     compile(block.text, str(block), "exec")
-    imports = re.findall(r"^(?:from rollout[\w.]* )?import .*$", block.text, re.MULTILINE)
-    for statement in imports:
-        if "rollout" in statement:
-            exec(statement, {})
+    for statement in re.findall(r"^(?:from rollout(?:\.[\w.]+)? import .+|import rollout.*)$", block.text, re.MULTILINE):
+        exec(statement, {})
 
 
 @of("bash")

@@ -75,6 +75,8 @@ class TaskError(RolloutError):
 
 
 class TaskNotFoundError(TaskError):
+    """A task or dataset is not where it should be, or cannot be fetched."""
+
     code = "task_not_found"
 
 
@@ -85,28 +87,40 @@ class SandboxError(RolloutError):
 
 
 class BuildError(SandboxError):
+    """The task's image cannot be made; the text quotes the step that failed."""
+
     code = "environment_build_failed"
 
 
 class BuildTimeoutError(BuildError):
+    """Making the image took longer than the task's `build_timeout_sec`."""
+
     code = "environment_build_timeout"
 
 
 class ImagePullError(BuildError):
+    """The task's image cannot be fetched."""
+
     code = "environment_image_pull_failed"
     retryable = True
 
 
 class StartError(SandboxError):
+    """The environment did not start."""
+
     code = "environment_start_failed"
     retryable = True
 
 
 class StartTimeoutError(StartError):
+    """The environment did not start in time."""
+
     code = "environment_start_timeout"
 
 
 class ResourceError(SandboxError):
+    """There is not enough of what the task asks for: processors, memory, disk, GPUs."""
+
     code = "environment_resource_allocation_failed"
     retryable = True
 
@@ -119,6 +133,8 @@ class EnvironmentLostError(SandboxError):
 
 
 class OutOfMemoryError(SandboxError):
+    """The environment ran out of memory, and the kernel killed a process of the agent."""
+
     code = "environment_out_of_memory"
 
 
@@ -130,6 +146,8 @@ class TransferError(SandboxError):
 
 
 class TeardownError(SandboxError):
+    """The environment could not be stopped or removed; `rollout clean` tries again."""
+
     code = "environment_teardown_failed"
 
 
@@ -140,35 +158,51 @@ class CommandTimeoutError(RolloutError, TimeoutError):
 
 
 class AgentError(RolloutError):
+    """The agent failed: it exited with a code other than 0, or its session broke. The work it did is verified all the same."""
+
     code = "agent_execution_failed"
 
 
 class AgentTimeoutError(AgentError):
+    """The agent was still running at its deadline and was killed. The work it did is verified all the same."""
+
     code = "agent_execution_timeout"
 
 
 class AgentInstallError(AgentError):
+    """The agent's installation failed; the trial ends there."""
+
     code = "agent_install_failed"
     retryable = True
 
 
 class AgentInstallTimeoutError(AgentInstallError):
+    """The agent's installation took too long; the trial ends there."""
+
     code = "agent_install_timeout"
 
 
 class VerifierError(RolloutError):
+    """The verifier could not come to a verdict."""
+
     code = "verifier_failed"
 
 
 class VerifierTimeoutError(VerifierError):
+    """The verifier was still running at its deadline."""
+
     code = "verifier_timeout"
 
 
 class RewardMissingError(VerifierError):
+    """The tests ran, and wrote no reward file."""
+
     code = "verifier_reward_missing"
 
 
 class RewardInvalidError(VerifierError):
+    """A reward file holds something else than finite numbers."""
+
     code = "verifier_reward_invalid"
 
 

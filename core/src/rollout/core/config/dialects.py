@@ -53,7 +53,7 @@ ALIASES: dict[type, dict[str, Alias]] = {
 """Harbor's names of the same things."""
 
 _OPTIONS = "write `options`"
-_OWN_PLUGIN = "register the class as a plugin (docs/writing-a-plugin.md) and name it with `type`"
+_OWN_PLUGIN = "register the class as a plugin (docs/plugins.md) and name it with `type`"
 _ONE_MULTIPLIER = "`timeout_multiplier` scales every timeout"
 
 HINTS: dict[type, dict[str, str]] = {
