@@ -1,0 +1,445 @@
+"""What a trial under `type: local` can do to the machine and to others: nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from rollout.builtin.local import LocalBackend, LocalOptions
+from rollout.builtin.local.environment import LocalEnvironment
+from rollout.builtin.local.sandbox import cgroups
+from rollout.core.errors import EnvironmentLostError
+from rollout.core.protocols import BackendContext
+from rollout.core.types import EnvironmentSpec, Resources
+from rollout.testing.environment import ok, run
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be able to do harm")
+
+
+def new_backend(folder: Path, *, job_id: str = "isolation", private: tuple[Path, ...] = (), **options: object) -> LocalBackend:
+    context = BackendContext(
+        job_id=job_id, work_dir=folder / f"work-{job_id}", cache_dir=folder / "cache", concurrency=2, private_paths=private
+    )
+    return LocalBackend(LocalOptions(**options), context)  # type: ignore[arg-type]
+
+
+def new_spec(**fields: object) -> EnvironmentSpec:
+    return EnvironmentSpec(task_name="t", directory=None, digest="d", **fields)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+async def environment(tmp_path: Path) -> AsyncIterator[LocalEnvironment]:
+    backend = new_backend(tmp_path)
+    environment = await backend.start(new_spec(), await backend.prepare(new_spec()))
+    yield environment
+    await environment.stop()
+    await backend.aclose()
+
+
+def host_processes(needle: str) -> list[int]:
+    """Processes of the machine whose command line holds `needle`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+            except OSError:
+                continue
+            if needle in command:
+                found.append(int(entry.name))
+    return found
+
+
+async def eventually_gone(needle: str) -> bool:
+    for _ in range(400):
+        if not host_processes(needle):
+            return True
+        await asyncio.sleep(0.025)
+    return False
+
+
+# --- files of the machine ---
+
+
+async def test_removing_everything_leaves_the_machine_as_it_was(environment: LocalEnvironment) -> None:
+    probes = ["/etc", "/usr", "/usr/bin", "/var/lib", "/opt"]
+    before = {path: sorted(os.listdir(path)) for path in probes}
+    await run(environment, "rm -rf --no-preserve-root / 2> /dev/null; echo > /etc/passwd; true")
+    assert {path: sorted(os.listdir(path)) for path in probes} == before
+    assert Path("/etc/passwd").stat().st_size > 10
+
+
+async def test_changes_of_system_files_stay_inside(environment: LocalEnvironment) -> None:
+    before = Path("/etc/hosts").read_bytes()
+    await run(environment, "mv /etc/hosts /etc/hosts2; echo changed > /etc/hosts; mkdir -p /usr/local/made-by-trial")
+    assert Path("/etc/hosts").read_bytes() == before
+    assert not Path("/usr/local/made-by-trial").exists()
+
+
+@needs_root
+async def test_keys_and_home_folders_are_not_there(environment: LocalEnvironment, tmp_path: Path) -> None:
+    assert await ok(environment, "ls -A /root /home /mnt /media") == "/home:\n\n/media:\n\n/mnt:\n\n/root:\n"
+    assert await ok(environment, "ls -A /run") == "lock\n"
+    hidden = [
+        "/etc/ssl/private",
+        "/etc/shadow-",
+        "/var/spool/cron",
+        "/var/backups",
+        str(tmp_path),
+        *map(str, Path("/etc/ssh").glob("*_key")),
+    ]
+    for path in hidden:
+        assert (await run(environment, f"test -e '{path}'")).exit_code == 1, path
+    assert await ok(environment, "grep -v ':[*]:' /etc/shadow || true") == "", "a password hash is readable"
+
+
+async def test_sockets_of_daemons_are_not_there(environment: LocalEnvironment) -> None:
+    found = await ok(environment, "find / -xdev -type s 2> /dev/null || true")
+    assert found == ""
+    assert (await run(environment, "test -e /var/run/docker.sock -o -e /run/docker.sock")).exit_code == 1
+
+
+async def test_masked_and_private_paths_are_not_there(tmp_path: Path) -> None:
+    listing = sorted(os.listdir("/usr/share"))
+    victim, other = f"/usr/share/{listing[0]}", f"/usr/share/{listing[1]}"
+    backend = new_backend(tmp_path, private=(Path(victim),), mask=[other, "/opt"])
+    environment = await backend.start(new_spec(), await backend.prepare(new_spec()))
+    try:
+        assert (await run(environment, f"test -e {victim} -o -e {other}")).exit_code == 1
+        assert await ok(environment, "ls -A /opt") == ""
+        await run(environment, f"mkdir -p {victim}; ls -A {victim}")
+        assert await ok(environment, f"ls -A {victim} 2> /dev/null || true") == "", (
+            "making it again must not bring the content back"
+        )
+    finally:
+        await environment.stop()
+        await backend.aclose()
+
+
+async def test_shared_folders_are_there_copy_on_write(tmp_path: Path) -> None:
+    shared = tmp_path / "models, and: more"
+    shared.mkdir()
+    (shared / "weights").write_text("w")
+    (shared / "private").mkdir()
+    (shared / "private" / "key").write_text("k")
+    backend = new_backend(tmp_path, share=[str(shared)], mask=[str(shared / "private")])
+    environment = await backend.start(new_spec(), await backend.prepare(new_spec()))
+    try:
+        assert (
+            await ok(environment, f"cat '{shared}/weights'; echo changed > '{shared}/weights'; ls -A '{shared}'") == "wweights\n"
+        )
+    finally:
+        await environment.stop()
+        await backend.aclose()
+    assert (shared / "weights").read_text() == "w"
+
+
+# --- the kernel ---
+
+
+@needs_root
+@pytest.mark.parametrize(
+    "attack",
+    [
+        # values that would change nothing, were the way open
+        "cat /proc/sys/kernel/core_pattern > /tmp/same && cat /tmp/same > /proc/sys/kernel/core_pattern",
+        "echo h > /proc/sysrq-trigger",
+        "mount -o remount,rw /proc/sys",
+        "umount /proc/sys",
+        "umount -l /etc",
+        "mount -t tmpfs none /mnt",
+        "mount -t proc proc /mnt",
+        "mknod /tmp/disk b 254 0 && head -c 1 /tmp/disk",
+        "mknod /tmp/memory c 1 1 && head -c 1 /tmp/memory",
+        "echo 1 > /sys/devices/system/cpu/cpu1/online",
+        "chroot /proc/1/root true",
+        "readlink /proc/1/fd/0",
+        "head -c 1 < /proc/1/fd/2",
+        "cat /proc/1/environ",
+        "cat /proc/1/mem",
+        "head -c 1 /proc/kcore",
+        "hostname changed-by-trial",
+        "nsenter -t 1 -a true",
+        "unshare -Urmpf --mount-proc true",
+        "unshare -Urm sh -c 'umount /proc/sys || mount -o remount,rw /proc/sys'",
+        "unshare -Urm sh -c 'mount -t sysfs sysfs /mnt'",
+        "unshare -Urm umount -l /etc",
+        "unshare -Urm umount -l /",
+    ],
+)
+async def test_the_way_out_is_closed(environment: LocalEnvironment, attack: str) -> None:
+    assert (await run(environment, attack, timeout_sec=60.0)).exit_code != 0
+
+
+@needs_root
+async def test_capabilities_that_reach_the_machine_are_gone_for_good(environment: LocalEnvironment) -> None:
+    status = dict(line.split(":\t") for line in (await ok(environment, "grep Cap /proc/self/status")).splitlines())
+    for name in ("CapBnd", "CapPrm", "CapEff"):
+        for number in (12, 16, 17, 19, 21, 22, 25):  # NET_ADMIN MODULE RAWIO PTRACE ADMIN BOOT TIME
+            assert not int(status[name], 16) >> number & 1, (name, number)
+
+
+async def test_the_init_of_the_sandbox_cannot_be_killed_from_inside(environment: LocalEnvironment) -> None:
+    for name in ("KILL", "TERM", "INT", "STOP", "CHLD", "HUP", "SEGV", "USR1", "PIPE"):
+        await run(environment, f"kill -{name} 1")
+    assert await ok(environment, "echo alive") == "alive\n"
+
+
+async def test_killing_everything_inside_leaves_the_sandbox(environment: LocalEnvironment) -> None:
+    await run(environment, "kill -9 -1", timeout_sec=60.0)
+    assert await ok(environment, "echo alive") == "alive\n"
+
+
+@needs_root
+async def test_processes_of_the_machine_are_not_there(environment: LocalEnvironment) -> None:
+    assert (await run(environment, f"kill -0 {os.getpid()}")).exit_code != 0
+    assert len((await ok(environment, "ls /proc | grep -c '^[0-9]'")).strip()) <= 2
+
+
+async def test_shared_memory_and_ipc_are_its_own(environment: LocalEnvironment) -> None:
+    host = Path("/dev/shm/rollout-isolation-test")
+    host.write_text("host")
+    try:
+        assert await ok(environment, "ls -A /dev/shm") == ""
+        await ok(environment, "echo x > /dev/shm/mine")
+        assert not Path("/dev/shm/mine").exists()
+    finally:
+        host.unlink()
+
+
+async def test_variables_of_the_host_are_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLOUT_TEST_SECRET", "leaked-value")
+    backend = new_backend(tmp_path)
+    environment = await backend.start(new_spec(), await backend.prepare(new_spec()))
+    try:
+        found = await ok(environment, "cat /proc/[0-9]*/environ 2> /dev/null | tr '\\0' '\\n'; env")
+        assert "leaked-value" not in found
+    finally:
+        await environment.stop()
+        await backend.aclose()
+
+
+# --- the network ---
+
+
+async def test_without_a_network_services_of_the_machine_are_out_of_reach(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as abstract:
+        abstract.bind("\0rollout-isolation-test")
+        abstract.listen()
+        port = server.getsockname()[1]
+        connect = f"import socket; socket.create_connection(('127.0.0.1', {port}), 5)"
+        connect_abstract = "import socket; socket.socket(socket.AF_UNIX).connect('\\0rollout-isolation-test')"
+        backend = new_backend(tmp_path)
+        closed = await backend.start(new_spec(network="none"), await backend.prepare(new_spec()))
+        opened = await backend.start(new_spec(), await backend.prepare(new_spec()))
+        try:
+            await ok(opened, f'/usr/bin/python3 -c "{connect}"')
+            assert (await run(closed, f'/usr/bin/python3 -c "{connect}"')).exit_code != 0
+            assert (await run(closed, f'/usr/bin/python3 -c "{connect_abstract}"')).exit_code != 0
+            serve = "import socket; s = socket.create_server(('127.0.0.1', 8765)); socket.create_connection(('127.0.0.1', 8765))"
+            await ok(closed, f'/usr/bin/python3 -c "{serve}"')
+        finally:
+            await asyncio.gather(closed.stop(), opened.stop())
+            await backend.aclose()
+
+
+async def test_options_decide_the_network_whatever_the_task_says(tmp_path: Path) -> None:
+    backend = new_backend(tmp_path, network="none")
+    environment = await backend.start(new_spec(network="public"), await backend.prepare(new_spec()))
+    try:
+        assert await ok(environment, "grep -c : /proc/net/dev") == "1\n"
+    finally:
+        await environment.stop()
+        await backend.aclose()
+
+
+# --- limits ---
+
+
+def controller(name: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(name not in cgroups.find(), reason=f"no {name} control groups for this user here")
+
+
+async def limited(tmp_path: Path, resources: Resources, **options: object) -> tuple[LocalBackend, LocalEnvironment]:
+    backend = new_backend(tmp_path, **options)
+    spec = new_spec(resources=resources)
+    return backend, await backend.start(spec, await backend.prepare(spec))
+
+
+@controller("memory")
+async def test_memory_is_limited_and_the_kill_is_told(tmp_path: Path) -> None:
+    backend, environment = await limited(tmp_path, Resources(memory_bytes=64 << 20))
+    try:
+        result = await run(environment, "head -c 500M /dev/zero | tail -c 400M | wc -c; exit ${PIPESTATUS:-9}")
+        assert result.out_of_memory
+        after = await run(environment, "echo fine")
+        assert (after.stdout, after.out_of_memory) == (b"fine\n", False)
+    finally:
+        await environment.stop()
+        await backend.aclose()
+
+
+@controller("pids")
+async def test_a_fork_bomb_is_contained_and_killed_at_the_deadline(tmp_path: Path) -> None:
+    backend, environment = await limited(tmp_path, Resources(), pids=50)
+    try:
+        with pytest.raises(TimeoutError):
+            await run(environment, "bomb() { bomb | bomb & }; bomb; sleep 600", timeout_sec=1.0)
+        assert await ok(environment, "echo alive") == "alive\n"
+    finally:
+        await environment.stop()
+        await backend.aclose()
+
+
+@controller("cpu")
+async def test_processors_are_limited(tmp_path: Path) -> None:
+    generation, parent = cgroups.find()["cpu"]
+    backend, environment = await limited(tmp_path, Resources(cpus=0.5))
+    try:
+        group = next(Path(parent).glob("rollout-isolation-*"))
+        quota = (group / "cpu.max").read_text() if generation == "v2" else (group / "cpu.cfs_quota_us").read_text() + " 100000"
+        assert quota.split() == ["50000", "100000"]
+        assert (group / "cgroup.procs").read_text().strip()
+    finally:
+        await environment.stop()
+        await backend.aclose()
+    assert not group.exists()
+
+
+async def test_a_file_cannot_be_larger_than_the_storage(tmp_path: Path) -> None:
+    backend, environment = await limited(tmp_path, Resources(storage_bytes=1 << 20))
+    try:
+        assert (await run(environment, "head -c 2M /dev/zero > /tmp/large")).exit_code != 0
+        assert await ok(environment, "stat -c %s /tmp/large") == f"{1 << 20}\n"
+    finally:
+        await environment.stop()
+        await backend.aclose()
+
+
+async def test_a_tmpfs_limits_the_storage_as_a_whole(tmp_path: Path) -> None:
+    backend, environment = await limited(tmp_path, Resources(storage_bytes=4 << 20), tmpfs=True)
+    try:
+        script = "cd /app; for i in 1 2 3 4 5 6; do head -c 1M /dev/zero > $i; done"
+        result = await run(environment, script)
+        assert b"No space left" in result.stderr
+        assert await ok(environment, "rm -rf /app/*; mkdir /usr/local/x && rm -rf /usr/local/x && echo alive") == "alive\n"
+    finally:
+        await environment.stop()
+        await backend.aclose()
+
+
+async def test_limits_that_are_not_enforced_are_named_once(tmp_path: Path) -> None:
+    warnings: list[str] = []
+    context = BackendContext(
+        job_id="limits", work_dir=tmp_path / "work", cache_dir=tmp_path / "cache", concurrency=1, warn=warnings.append
+    )
+    backend = LocalBackend(LocalOptions(), context)
+    spec = new_spec(resources=Resources(cpus=1, memory_bytes=1 << 30, storage_bytes=1 << 30))
+    backend.check(spec)
+    await (await backend.start(spec, await backend.prepare(spec))).stop()
+    await backend.aclose()
+    assert len(warnings) == 1
+    assert "storage" in warnings[0]
+
+
+# --- the end ---
+
+
+async def test_a_daemon_that_forked_twice_is_gone_after_the_stop(tmp_path: Path) -> None:
+    backend = new_backend(tmp_path)
+    environment = await backend.start(new_spec(), await backend.prepare(new_spec()))
+    await ok(environment, f"setsid sh -c 'setsid sleep 98765.{os.getpid()} & exit' > /dev/null 2>&1 < /dev/null")
+    assert host_processes(f"sleep 98765.{os.getpid()}")
+    await environment.stop()
+    assert not host_processes(f"sleep 98765.{os.getpid()}")
+    await backend.aclose()
+
+
+async def test_nothing_is_left_in_the_scratch_folder(tmp_path: Path) -> None:
+    backend = new_backend(tmp_path)
+    environment = await backend.start(new_spec(), await backend.prepare(new_spec()))
+    script = "mkdir -p /app/a/b /usr/local/x && chmod 000 /app/a && rm -rf /opt/* && ln -s / /app/link && touch $(seq 200)"
+    await ok(environment, script)
+    await environment.stop()
+    await backend.aclose()
+    assert list((tmp_path / "work-isolation" / "sandboxes").iterdir()) == []
+
+
+async def test_a_death_of_the_init_is_a_lost_environment(tmp_path: Path) -> None:
+    backend = new_backend(tmp_path)
+    environment = await backend.start(new_spec(), await backend.prepare(new_spec()))
+    running = asyncio.ensure_future(run(environment, f"sleep 54321.{os.getpid()}"))
+    while not (sleeper := host_processes(f"sleep 54321.{os.getpid()}")):
+        await asyncio.sleep(0.01)
+    status = dict(line.split(":\t", 1) for line in Path(f"/proc/{sleeper[0]}/status").read_text().splitlines() if ":\t" in line)
+    os.kill(int(status["PPid"]), signal.SIGKILL)
+    with pytest.raises(EnvironmentLostError):
+        await running
+    with pytest.raises(EnvironmentLostError):
+        await run(environment, "true")
+    await environment.stop()
+    await backend.aclose()
+
+
+_DRIVER = """
+    import asyncio, sys
+    from pathlib import Path
+    from rollout.builtin.local import LocalBackend, LocalOptions
+    from rollout.core.protocols import BackendContext
+    from rollout.core.types import Command, EnvironmentSpec, Resources
+
+    async def main(folder: Path, seconds: str) -> None:
+        context = BackendContext(job_id="killed", work_dir=folder / "work-killed", cache_dir=folder / "cache", concurrency=2)
+        backend = LocalBackend(LocalOptions(), context)
+        spec = EnvironmentSpec(task_name="t", directory=None, digest="d", resources=Resources(memory_bytes=1 << 30))
+        environment = await backend.start(spec, await backend.prepare(spec))
+        await environment.exec(Command(argv=("sh", "-c", f"setsid sleep {seconds} > /dev/null 2>&1 &")))
+        print("started", flush=True)
+        await environment.exec(Command(argv=("sleep", seconds)))
+
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
+"""
+
+
+async def test_after_a_kill_of_rollout_no_process_and_no_mount_is_left(tmp_path: Path) -> None:
+    mounts = Path("/proc/self/mounts").read_text()
+    seconds = f"87654.{os.getpid()}"
+    driver = subprocess.Popen([sys.executable, "-c", textwrap.dedent(_DRIVER), str(tmp_path), seconds], stdout=subprocess.PIPE)
+    with driver:
+        try:
+            assert driver.stdout is not None
+            assert driver.stdout.readline() == b"started\n"
+            assert host_processes(f"sleep {seconds}")
+            tasks = Path(f"/proc/{driver.pid}/task").glob("*/children")
+            processes = [process for task in tasks for process in task.read_text().split()]
+            assert processes
+        finally:
+            driver.kill()
+    assert await eventually_gone(f"sleep {seconds}")
+    for process in processes:
+        while Path(f"/proc/{process}").exists():
+            await asyncio.sleep(0.025)
+    assert Path("/proc/self/mounts").read_text() == mounts
+    reaper = new_backend(tmp_path, job_id="killed")
+    removed = await reaper.reap("killed")
+    await reaper.aclose()
+    assert any("sandbox files" in line for line in removed)
+    assert list((tmp_path / "work-killed" / "sandboxes").iterdir()) == []
+    for _, parent in cgroups.find().values():
+        assert list(Path(parent).glob("rollout-killed-*")) == []
+
+
+@pytest.fixture(autouse=True)
+def _no_group_is_left() -> Iterator[None]:
+    yield
+    for _, parent in cgroups.find().values():
+        assert list(Path(parent).glob("rollout-isolation-*")) == []
