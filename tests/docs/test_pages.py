@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -193,6 +194,45 @@ def test_documentation_that_the_code_mentions_exists() -> None:
     for source in (ROOT / "core/src").rglob("*.py"):
         mentioned |= set(re.findall(r"docs/[\w/-]+\.md", source.read_text("utf-8")))
     assert [name for name in sorted(mentioned) if not (ROOT / name).is_file()] == []
+
+
+def test_every_variable_that_the_code_reads_is_in_the_table() -> None:
+    """Those that are set inside of sandboxes or by the shell's completion are others."""
+    read = set()
+    for source in (ROOT / "core/src/rollout").rglob("*.py"):
+        if "testing" not in source.parts:
+            read |= set(re.findall(r'"(ROLLOUT_[A-Z_]+)"', source.read_text("utf-8")))
+    described = (ROOT / "docs/cli.md").read_text("utf-8")
+    others = {"ROLLOUT_TASK_INSTRUCTION", "ROLLOUT_TASK_INSTRUCTION_FILE"}
+    assert "ROLLOUT_CACHE_DIR" in read
+    assert sorted(name for name in read - others if f"`{name}`" not in described) == []
+
+
+@pytest.mark.needs("local")
+def test_quickstart_page_can_be_followed(tmp_path: Path) -> None:
+    page = [block for block in blocks() if block.page == "docs/quickstart.md"]
+    commands = {line for block in page if block.language == "sh" for line in block.text.splitlines()}
+    env = {**os.environ, "ROLLOUT_CACHE_DIR": str(tmp_path / "cache")}
+
+    def follow(line: str) -> str:
+        assert line in commands
+        argv = [sys.executable, "-m", *shlex.split(line)]
+        done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    follow("rollout tasks init hello")
+    assert "0 errors, 0 warnings" in follow("rollout tasks check hello")
+    for block in page:
+        if block.title.startswith("hello/"):
+            assert (tmp_path / block.title).read_text() == block.text
+        elif block.title:
+            (tmp_path / block.title).write_text(block.text)
+    follow("rollout job.yaml")
+    result = json.loads((tmp_path / "jobs/mine/result.json").read_text())
+    assert (result["completed_trials"], result["mean_reward"]) == (2, 1.0)
+    assert (tmp_path / "jobs/mine/reader/hello/hello__1/logs/agent/what-i-wrote.txt").read_text() == "Hello, world!\n"
+    follow("rollout show jobs/mine")
 
 
 def test_generator_says_which_pages_are_not_current(tmp_path: Path) -> None:
