@@ -82,7 +82,7 @@ class Shape:
             field = fields.get(key)
             if field is None:
                 self._unknown(kind.cls, key, list(fields), path)
-            elif item is None and not field.required and not _takes_null(field.type):
+            elif item is None and not _takes_null(field.type):
                 continue  # `env:` with nothing under it
             else:
                 checked = self._check(field.type, item, (*path, key))
