@@ -102,7 +102,7 @@ def test_a_job_killed_in_any_phase_resumes_where_it_was(tmp_path: Path, phase: s
 def test_the_first_interrupt_ends_well_and_the_job_goes_on_later(tmp_path: Path) -> None:
     mark = f"{os.getpid()}{time.monotonic_ns() % 10**9}"
     write_task(tmp_path / "tasks" / "quick")
-    write_task(tmp_path / "tasks" / "slow", instruction="slow\n")
+    write_task(tmp_path / "tasks" / "slow", instruction="slow")
     execute = f'if [ "$HANG" = 1 ] && [ "$ROLLOUT_TASK_INSTRUCTION" = slow ]; then sleep {mark}; fi\necho 42 > /app/answer.txt\n'
     agent = {"name": "scripted", "execute": execute, "env": {"HANG": "${HANG:-0}"}}
     job = write_job(tmp_path, {"name": "i", "agents": [agent]})

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,8 +16,17 @@ def test_a_host_variable_in_env_is_a_secret() -> None:
     assert Redactor(found).text(f"key={SECRET}") in ("key=[redacted:MY_KEY]", "key=[redacted:API_KEY]")
 
 
-def test_home_and_short_values_are_not() -> None:
-    assert secrets_of([{"HOME": "${HOME}", "N": "${N}"}], {"HOME": "/home/somebody", "N": "4"}) == {}
+@pytest.mark.parametrize(
+    "value",
+    ["/home/somebody", "4", "claude-sonnet-4-5-20250929", "verifier", "https://models.example/v1", "some Text, 1"],
+)
+def test_what_logs_are_read_for_is_none(value: str) -> None:
+    assert secrets_of([{"MODEL": "${MODEL}"}], {"MODEL": value}) == {}
+
+
+@pytest.mark.parametrize("value", ["sk-ant-api03-AbCdEf0123456789", "0123456789abcdef" * 2, "postgres://me:hunter2@db/x"])
+def test_a_value_that_looks_like_one_is(value: str) -> None:
+    assert value in secrets_of([{"X": "${X}"}], {"X": value})
 
 
 def test_a_literal_secret_is_redacted_and_not_written() -> None:

@@ -10,11 +10,9 @@ from pathlib import Path
 
 from rollout.core.config.interpolate import expand, referenced_names
 
-# What a host variable of these names holds is no secret, and replacing it would make logs unreadable.
-_PUBLIC = frozenset({"HOME", "PATH", "USER", "LOGNAME", "PWD", "SHELL", "LANG", "LC_ALL", "TERM", "TZ", "HOSTNAME", "TMPDIR"})
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
-_MIN_LENGTH = 8
-_MIN_NAMED_LENGTH = 4
+_RANDOM = re.compile(r"(?=\S*[a-z])(?=\S*[A-Z])(?=\S*[0-9])[^\s/]{20,}|[0-9a-f]{32,}|\w+://[^\s/@]+:[^\s/@]+@\S+", re.ASCII)
+_MIN_LENGTH = 4
 _CHUNK = 1 << 20
 
 
@@ -24,26 +22,23 @@ def looks_secret(name: str) -> bool:
 
 
 def secrets_of(blocks: Iterable[Mapping[str, str]], environ: Mapping[str, str]) -> dict[str, str]:
-    """Secret value to the name it is replaced by, for every host variable the blocks refer to and every literal secret.
+    """Secret value to the name it is replaced by.
 
-    Short values (below 8 characters, 4 when the name says KEY, TOKEN ...) are left: they would match everywhere.
+    A value is a secret when it stands under a secret-looking name, in the block or on the host, or when it is a host's value
+    that looks random or is an address with a password in it. Others, like a model's name, are what logs are read for. Values
+    below 4 characters are left: they would match everywhere.
     """
     found: dict[str, str] = {}
-
-    def add(name: str, value: str) -> None:
-        if name not in _PUBLIC and len(value) >= (_MIN_NAMED_LENGTH if looks_secret(name) else _MIN_LENGTH):
-            found[value] = name
-
     for block in blocks:
         for key, text in block.items():
             names = referenced_names(text)
             for name in names:
-                add(name, environ.get(name, ""))
-            if names and looks_secret(key):
-                add(key, expand(text, environ))
-            elif looks_secret(key):
-                add(key, text)
-    return found
+                value = environ.get(name, "")
+                if looks_secret(name) or looks_secret(key) or _RANDOM.fullmatch(value):
+                    found[value] = name
+            if looks_secret(key):
+                found[expand(text, environ)] = key
+    return {value: name for value, name in found.items() if len(value) >= _MIN_LENGTH}
 
 
 def without_literal_secrets(block: Mapping[str, str]) -> dict[str, str]:
