@@ -129,8 +129,10 @@ def _text(value: Any) -> str:
     """A scalar, an empty list or an empty mapping as one line of YAML."""
     import yaml
 
-    dumped = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=float("inf"))
-    return str(dumped).removesuffix("\n...\n").removesuffix("\n").replace("\n", "")
+    # Only within double quotes are line breaks and controls escaped, so that the text stays on one line.
+    style = '"' if isinstance(value, str) and not value.isprintable() else None
+    dumped = yaml.safe_dump(value, default_flow_style=True, default_style=style, allow_unicode=True, width=float("inf"))
+    return str(dumped).removesuffix("\n").removesuffix("\n...")
 
 
 def _aligned(lines: list[tuple[str, str]]) -> Iterator[str]:

@@ -176,7 +176,7 @@ def _parse_toml(text: str) -> tuple[Any, Callable[[], Mapping[PlacePath, Place]]
         return tomli.loads(text), dict
     except tomli.TOMLDecodeError as error:
         message = str(error)
-        line = _toml_line(message)
+        line = text.rstrip("\n").count("\n") + 1 if message.endswith("(at end of document)") else _toml_line(message)
         problem = message.split(" (at ")[0]
         raise Syntax(f"is not TOML: {problem[:1].lower()}{problem[1:]}"[:200], line) from error
     except ValueError as error:  # int() refuses thousands of digits, datetime() a 30th of February
