@@ -60,10 +60,12 @@ def _head(text: str, width: int) -> str:
 
 
 def figure(value: float | None) -> str:
-    """A reward or metric: three decimals, large and tiny ones in general format, `-` when there is none."""
+    """A reward or metric: three decimals, none for large whole numbers, tiny ones in scientific notation, `-` for None."""
     if value is None:
         return "-"
-    if value and not 0.0005 <= abs(value) < 100_000:
+    if value.is_integer() and 1000 <= abs(value) < 1e15:
+        return f"{value:.0f}"
+    if value and not 0.0005 <= abs(value) < 1e9:
         return f"{value:.4g}"
     return f"{value:.3f}"
 
