@@ -61,7 +61,6 @@ def write_job(folder: Path, trials: int) -> Path:
 def run_once(job: Path) -> dict[str, float]:
     """Plan and run a job in this process; seconds, CPU and peak memory."""
     from rollout.core.config.load import load_job
-
     from rollout.core.job.planner import plan_job
     from rollout.core.job.scheduler import run_job
     from rollout.testing.fakes import FakeWorld

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollout.core.config.load import load_job
 
 from integration.jobs import write_task
 from rollout.api import run_job
+from rollout.core.config.load import load_job
 from rollout.core.errors import BuildError, EnvironmentLostError, StartError, UsageError
 from rollout.core.job.events import Event, TrialFinished, TrialRetried
 from rollout.core.job.planner import PlanOptions

@@ -94,7 +94,7 @@ def test_a_folder_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None
 
 def test_a_full_disk_says_so() -> None:
     with (
-        pytest.raises(StoreError, match="No space left on device; free some space"),
+        pytest.raises(StoreError, match="No space left on device; free some space, then"),
         open("/dev/full", "wb", buffering=0) as file,
     ):
         from rollout.core.files import storing
