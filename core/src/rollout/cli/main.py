@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 import json
 import os
 import sys
-import tempfile
-import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -76,7 +73,9 @@ class CommandGroup(click.Group):
         if word in names:
             return super().resolve_command(ctx, args)
         if not _looks_like_file(word):
-            close = difflib.get_close_matches(word, names, n=1)
+            from difflib import get_close_matches
+
+            close = get_close_matches(word, names, n=1)
             hint = f"did you mean `{PROGRAM} {close[0]}`?" if close else f"`{PROGRAM} --help` lists the commands"
             raise UsageError(f"{word!r} is neither a command nor a file; {hint}")
         return super().resolve_command(ctx, ["run", *args])
@@ -87,12 +86,16 @@ class CommandGroup(click.Group):
             formatter.write_dl(rows)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
-        """Command names and files, without importing a command."""
+        """Command names, and files where no command begins so, without importing a command.
+
+        Never both: a shell that is told to complete files forgets the names it was given.
+        """
         from click.shell_completion import CompletionItem
 
         names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
         commands: list[Any] = [CompletionItem(name, help=self._summary(name)) for name in names]
-        return commands + click.Command.shell_complete(self, ctx, incomplete) + [CompletionItem(incomplete, type="file")]
+        found = commands + click.Command.shell_complete(self, ctx, incomplete)
+        return found or [CompletionItem(incomplete, type="file")]
 
     def _summary(self, name: str) -> str:
         plugins = [info for info in list_plugins("commands") if info.name == name]
@@ -189,6 +192,9 @@ def _forget_stdout() -> None:
 
 def _save_traceback(error: BaseException) -> str:
     """Where the traceback of what happened was written, for a report of the bug."""
+    import tempfile
+    import traceback
+
     descriptor, path = tempfile.mkstemp(prefix="rollout-traceback-", suffix=".txt")
     with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write("".join(traceback.format_exception(error)))
