@@ -38,9 +38,9 @@ REWARD = "echo 1 > /logs/verifier/reward.txt\n"
 @pytest.mark.parametrize(
     ("change", "found"),
     [
-        (edit("task.toml", ""), ("warning", "no-version", "task.toml", None)),
+        (edit("task.toml", ""), ("warning", "task.toml", "task.toml", None)),
         (edit("task.toml", 'schema_version = "1.4"\n'), None),
-        (edit("task.toml", 'version = "1.0"\n[environment]\nmemory = "2048"\n'), ("warning", "no-unit", "task.toml", 3)),
+        (edit("task.toml", 'version = "1.0"\n[environment]\nmemory = "2048"\n'), ("warning", "task.toml", "task.toml", 3)),
         (edit("tests/test.sh", REWARD), ("warning", "no-shebang", "tests/test.sh", 1)),
         (edit("tests/test.sh", f"#!/bin/sh\n{REWARD}", executable=False), ("warning", "not-executable", "tests/test.sh", None)),
         (
@@ -104,6 +104,9 @@ def test_a_task_without_solution_is_found(tmp_path: Path) -> None:
 
 def test_an_unknown_key_is_a_warning_with_its_line(tmp_path: Path) -> None:
     folder = write_task(tmp_path / "t")
+    edit("task.toml", 'version = "1.0"\n\n[agent]\ntimeout_sec = 5\n\n[verifier]\ntimeout_sec = 5\ntimeout_seconds = 5\n')(folder)
+    edit("task.toml", 'version = "1.0"\n[agent]\ntimeout_sec = 5\nfoo = 1\n[verifier]\nfoo = 5\n[colour]\n')(folder)
+    assert [found.line for found in check_paths([folder]).findings] == [4, 6, 7]
     edit("task.toml", 'version = "1.0"\n\n[agent]\ntimeout_sec = 5\n\n[verifier]\ntimeout_sec = 5\ntimeout_seconds = 5\n')(folder)
     (found,) = check_paths([folder]).findings
     assert (found.severity, found.line, found.file) == ("warning", 8, str(folder / "task.toml"))

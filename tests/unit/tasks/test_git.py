@@ -357,6 +357,15 @@ async def _pids(folder: Path) -> list[int]:
     raise AssertionError("git was never started")
 
 
+async def _gone(pids: list[int]) -> bool:
+    """Whether they all end: a signal takes its time."""
+    for _ in range(500):
+        if not any(_is_running(pid) for pid in pids):
+            return True
+        await asyncio.sleep(0.02)
+    return False
+
+
 def _is_running(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -375,7 +384,8 @@ async def test_killed_in_mid_fetch_and_started_again_it_finishes(at: str, origin
     assert all(_is_running(pid) for pid in pids)
     fetched = await GitCache(tmp_path / "cache").folders(str(origin.path), None, ["suite/one"])
     assert (fetched.folders["suite/one"] / "instruction.md").read_text() == "First.\n"
-    assert not any(_is_running(pid) for pid in pids)
+    assert not _is_running(pids[0])
+    assert await _gone(pids)
     assert not list((tmp_path / "cache" / "git").glob("*/tmp-*"))
 
 
@@ -387,7 +397,8 @@ async def test_cancelling_kills_git_and_what_it_started(at: str, origin: Reposit
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert not any(_is_running(pid) for pid in pids)
+    assert not _is_running(pids[0])
+    assert await _gone(pids)
 
 
 @pytest.mark.parametrize("form", ["git@example.org:{path}", "ssh://git@example.org:2222{path}"])

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from rollout.core.config.task import TaskConfig
+from rollout.core.config.load import load_task_config
 from rollout.core.errors import TaskNotFoundError
-from rollout.core.quantity import parse_bytes
 from rollout.core.tasks.directory import load_dataset
 from rollout.core.tasks.task import CONFIG, INSTRUCTION, SOLUTIONS, TEST_SCRIPT, Task, examine
 from rollout.core.tasks.tree import walk
@@ -108,26 +107,12 @@ class _Inspection:
         return (entry.path for entry in self._files if entry.path.startswith(f"{folder}/"))
 
     def _configuration(self) -> Iterator[Finding]:
-        source = self._read(CONFIG)
-        for warning in self._task.warnings:
-            in_config = warning.startswith((CONFIG, str(self._root / CONFIG))) or "unknown key" in warning
-            file = CONFIG if in_config else ""
-            message = _after(warning, self._root / CONFIG)
-            yield self._finding("task", file, message, _line_of_key(source, message) if in_config else None)
-        if not re.search(rb"^\s*(?:schema_)?version\s*=", source, re.M):
-            yield self._finding("no-version", CONFIG, 'no version; write version = "1.0" at the top')
-        yield from self._quantities(self._task.config, source)
-
-    def _quantities(self, config: TaskConfig, source: bytes) -> Iterator[Finding]:
-        for name in ("memory", "storage"):
-            value = getattr(config.environment, name)
-            if (
-                value is not None
-                and (warning := parse_bytes(value)[1])
-                and not any(warning in said for said in self._task.warnings)
-            ):
-                line = _line_of(source, re.compile(rb"^\s*%b\s*=" % name.encode(), re.M))
-                yield self._finding("no-unit", CONFIG, f"environment.{name}: {warning}", line)
+        source = self._read(CONFIG).decode("utf-8", "replace")
+        _, in_config = load_task_config(self._root / CONFIG)
+        for warning in in_config:
+            yield self._finding("task.toml", CONFIG, warning, _line_of_key(source, warning.partition(":")[0]))
+        for warning in self._task.warnings[len(in_config) :]:
+            yield self._finding("task", "", warning)
 
     def _scripts(self) -> Iterator[Finding]:
         started = {TEST_SCRIPT, *SOLUTIONS}
@@ -220,10 +205,14 @@ def _line_of(content: bytes, pattern: re.Pattern[bytes]) -> int | None:
     return content.count(b"\n", 0, found.end()) + 1 if found else None
 
 
-def _line_of_key(source: bytes, message: str) -> int | None:
-    """The line of task.toml with the key that a warning names first, as `a.b.key` or in quotes."""
-    named = re.search(r"[`'\"]?((?:[\w-]+\.)*[\w-]+)[`'\"]", message)
-    if named is None:
-        return None
-    key = named[1].rpartition(".")[2].encode()
-    return _line_of(source, re.compile(rb"^[ \t]*(?:\[+[^\]\n]*\b)?%b\b[ \t]*(?:=|\])" % re.escape(key), re.M))
+def _line_of_key(source: str, path: str) -> int | None:
+    """The line of task.toml where `table.key`, or the table itself, is written."""
+    table = ""
+    for number, line in enumerate(source.splitlines(), start=1):
+        if header := re.match(r"\s*\[+\s*([^\]]+?)\s*\]", line):
+            table = header[1]
+            if table == path:
+                return number
+        elif (key := re.match(r"\s*([\w.\"'-]+)\s*=", line)) and ".".join(filter(None, (table, key[1].strip("\"'")))) == path:
+            return number
+    return None

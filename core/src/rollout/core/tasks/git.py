@@ -189,7 +189,7 @@ class GitCache:
         home = self._home(address)
         async with file_lock(home / "lock"):
             repository = BareRepository(home / "repository", address, offline=self._offline)
-            repository.recover()
+            await repository.recover()
             for leftover in home.glob("tmp-*"):
                 await asyncio.to_thread(shutil.rmtree, leftover, ignore_errors=True)
             yield repository

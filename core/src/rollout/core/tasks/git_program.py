@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shutil
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -54,6 +55,11 @@ _SETTINGS = {
 _TOLD_BY = re.compile(r"^(fatal|error|ERROR|remote|ssh|Permission denied|Host key)\b")
 
 
+# Notes which process it is (the line has its number and when it started), then becomes git: there is no moment at which git
+# runs and nobody could find it.
+_NOTE_AND_EXECUTE = 'read -r line < /proc/$$/stat && echo "$line" > "$1"; shift; exec "$@"'
+
+
 class GitFailed(Exception):
     """git ended with an error; the text is the line of it that says why."""
 
@@ -74,7 +80,6 @@ async def run_git(
     *,
     offline: bool = False,
     environ: Mapping[str, str] = {},
-    stdin: bytes = b"",
     pid_file: Path | None = None,
 ) -> bytes:
     """Run git and return what it printed.
@@ -86,24 +91,23 @@ async def run_git(
         GitFailed: it ended with an error.
         TaskError: there is no git on this machine.
     """
+    if shutil.which("git") is None:
+        raise TaskError("git is not installed on this machine; tasks of a registry are fetched with it")
     settings = [part for name, value in _SETTINGS.items() for part in ("-c", f"{name}={value}")]
+    noting = ("sh", "-c", _NOTE_AND_EXECUTE, "sh", str(pid_file)) if pid_file else ()
+    process = await asyncio.create_subprocess_exec(
+        *noting,
+        "git",
+        *settings,
+        *arguments,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=git_environment(os.environ, offline=offline) | dict(environ),
+        start_new_session=True,
+    )
     try:
-        process = await asyncio.create_subprocess_exec(
-            "git",
-            *settings,
-            *arguments,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=git_environment(os.environ, offline=offline) | dict(environ),
-            start_new_session=True,
-        )
-    except FileNotFoundError as error:
-        raise TaskError("git is not installed on this machine; tasks of a registry are fetched with it") from error
-    if pid_file is not None:
-        pid_file.write_text(f"{process.pid} {_started(process.pid)}")
-    try:
-        stdout, stderr = await process.communicate(stdin)
+        stdout, stderr = await process.communicate()
     finally:
         if process.returncode is None:
             with suppress(ProcessLookupError):
@@ -116,25 +120,35 @@ async def run_git(
     return stdout
 
 
-def kill_orphan(pid_file: Path) -> None:
+async def kill_orphan(pid_file: Path) -> None:
     """End the git that a dead process of ours left running. Call it while holding the lock that git ran under."""
     try:
-        pid_text, started = pid_file.read_text().split()
-        pid = int(pid_text)
+        noted = pid_file.read_text()
+        pid, started = int(noted.partition(" ")[0]), _started(noted)
     except (OSError, ValueError):
         return
-    if started == _started(pid) != "":
+    if started and _started_now(pid) == started:
         with suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
+        while _started_now(pid) == started:  # noqa: ASYNC110 - it is not our child: nothing would wake us
+            await asyncio.sleep(0.01)
     pid_file.unlink(missing_ok=True)
 
 
-def _started(pid: int) -> str:
-    """When the process started, in clock ticks since boot: with the pid it names one process. Empty when it is gone."""
+def _started_now(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
+        return _started(Path(f"/proc/{pid}/stat").read_text())
+    except OSError:
         return ""
+
+
+def _started(stat: str) -> str:
+    """When a process started, in clock ticks since boot, from its /proc/PID/stat: with the pid it names one process.
+
+    Empty when it is dead.
+    """
+    fields = stat.rpartition(")")[2].split()
+    return fields[19] if len(fields) > 19 and fields[0] not in "ZX" else ""
 
 
 def _reason(stderr: bytes) -> str:

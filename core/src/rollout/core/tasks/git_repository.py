@@ -38,9 +38,9 @@ class BareRepository:
         self._pid_file = directory.with_name("git.pid")
         self._complete = directory / "complete"  # there when everything was fetched, not single commits
 
-    def recover(self) -> None:
+    async def recover(self) -> None:
         """Undo what a killed process of ours left: its git, that git's lock files and half-written packs."""
-        kill_orphan(self._pid_file)
+        await kill_orphan(self._pid_file)
         for pattern in ("*.lock", "refs/**/*.lock", "objects/pack/tmp_*", "objects/pack/.tmp-*"):
             for path in self._directory.glob(pattern):
                 logger.info("removing what an interrupted git left: %s", path)
