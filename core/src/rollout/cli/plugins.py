@@ -11,7 +11,7 @@ import click
 from rollout.cli.completion import complete_kind, complete_plugin
 from rollout.cli.display.text import plural, printable, table
 from rollout.core.errors import PluginError
-from rollout.core.plugins import PluginInfo, find, list_plugins, load, problems
+from rollout.core.plugins import KINDS, PluginInfo, find, list_plugins, load, problems
 
 _NO_LIMIT = 10_000
 _TEXT_WIDTH = 100
@@ -22,7 +22,16 @@ class _Plugins(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         known = {*self.commands, *ctx.help_option_names}
-        return super().parse_args(ctx, args if args and args[0] in known else ["list", *args])
+        completing = ctx.resilient_parsing and not args
+        return super().parse_args(ctx, args if completing or (args and args[0] in known) else ["list", *args])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
+        if incomplete.startswith("-"):
+            return list_command.shell_complete(click.Context(list_command, info_name="list", parent=ctx), incomplete)
+        kinds: list[Any] = [CompletionItem(kind) for kind in KINDS if kind.startswith(incomplete)]
+        return super().shell_complete(ctx, incomplete) + kinds
 
 
 @click.group("plugins", cls=_Plugins, epilog="`rollout plugins [KIND]` is `rollout plugins list [KIND]`.")
