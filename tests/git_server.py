@@ -12,6 +12,8 @@ from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, Thread
 from pathlib import Path
 from typing import Any
 
+from require import require
+
 IDENTITY = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "init.defaultBranch=main", "-c", "commit.gpgSign=false")
 
 
@@ -157,6 +159,7 @@ def served(handler: Any, requests: list[str]) -> Iterator[Server]:
 @contextmanager
 def smart_http(root: Path, *, newest_protocol: bool = True) -> Iterator[Server]:
     """Serve the repositories below `root` with git's HTTP protocol; without `newest_protocol` as servers of old did."""
+    require("git-http")
     requests: list[str] = []
     with served(partial(_GitHandler, root, requests, newest_protocol), requests) as server:
         yield server
