@@ -95,6 +95,7 @@ async def test_one_that_raises_stops_neither_the_others_nor_the_caller(caplog: p
         "hook rollout_job_started of leaves: SystemExit: 3": 3,
     }
     assert len(caplog.records) == 9
+    assert "hook rollout_job_started of late: ValueError: late and long (3 times)" in bus.failure_lines()
 
 
 async def test_cancelling_a_job_cancels_the_hook_that_it_waits_for() -> None:

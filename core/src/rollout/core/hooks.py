@@ -158,6 +158,10 @@ class HookBus:
                 results.append(returned)
         return results
 
+    def failure_lines(self) -> list[str]:
+        """What implementations raised so far, for people: a line per implementation and exception."""
+        return [text if count == 1 else f"{text} ({count} times)" for text, count in self.failures.items()]
+
     def _add(self, info: PluginInfo) -> None:
         self.register(load(info).cls, f"{info.dist}:{info.name}")
 
