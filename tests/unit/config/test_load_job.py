@@ -130,6 +130,8 @@ def test_variables_win_over_the_file_and_set_wins_over_both(tmp_path: Path) -> N
         ("agents.0.env.X=a=b", "agents[0].env.X", "a=b"),
         ("agents.0.env.X=# no comment", "agents[0].env.X", "# no comment"),
         ("name=007", "name", "007"),
+        ('name="\\ud83d\\ude00"', "name", "\N{GRINNING FACE}"),
+        ('name="open', "name", '"open'),
         ("name=12", "name", "12"),
         ("timeout_multiplier=2", "timeout_multiplier", 2.0),
         ("verifier.disable=yes", "verifier.disable", True),

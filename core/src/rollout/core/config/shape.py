@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -42,9 +43,7 @@ class Shape:
 
     def struct(self, struct: type[msgspec.Struct]) -> dict[str, Any]:
         """The document's value with what can be put right put right: aliases, empty keys, numbers in `env`."""
-        info = inspect.type_info(struct)
-        assert isinstance(info, inspect.StructType)
-        self._homes = _homes(info)
+        info, self._homes = _described(struct)
         value = self._check(info, self._tree.value, ())
         return value if isinstance(value, dict) else {}
 
@@ -281,6 +280,14 @@ def _preview(value: Any, path: PlacePath) -> str:
         return "true" if value else "false"
     text = repr(value)
     return text if len(text) <= 50 else f"{text[:46]}...{text[-1]}"
+
+
+@cache
+def _described(struct: type[msgspec.Struct]) -> tuple[inspect.StructType, dict[str, list[str]]]:
+    """The Struct's types and where each of its keys belongs. Kept: a data set has thousands of task.toml."""
+    info = inspect.type_info(struct)
+    assert isinstance(info, inspect.StructType)
+    return info, _homes(info)
 
 
 def _homes(info: inspect.Type, path: str = "") -> dict[str, list[str]]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from rollout.core.config.document import Document, parse_yaml
+from rollout.core.config.document import Document, parse_json, parse_yaml
 from rollout.core.config.place import PlacePath, dotted
 from rollout.core.errors import ConfigError
 
@@ -136,6 +137,9 @@ def _read(text: str, name: str) -> Any:
     except UnicodeEncodeError as error:
         raise ConfigError(f"{name}: the value is not UTF-8 text") from error
     bare = text.strip()
+    if bare.startswith('"'):
+        with contextlib.suppress(ConfigError):  # JSON writes an emoji as two escapes, which YAML does not have
+            return parse_json(bare.encode(), name)
     try:
         value = parse_yaml(text, name).value
     except ConfigError as error:
