@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rollout.builtin.local.dockerfile import Recipe, parse, read_dockerfile
 from rollout.builtin.local.expansion import expand, split_words
-from rollout.builtin.local.ignore import compile_glob, ignore_rules
+from rollout.builtin.local.ignore import IgnoreRules, compile_glob
 from rollout.core.errors import TaskError
 
 PATH = Path("/task/environment/Dockerfile")
@@ -194,13 +194,13 @@ def test_words_are_split_outside_quotes() -> None:
     ],
 )
 def test_dockerignore_rules(rules: str, kept: list[str], left: list[str]) -> None:
-    keep = ignore_rules(rules)
+    keep = IgnoreRules(rules).keeps
     assert [path for path in [*kept, *left] if keep(path)] == kept
 
 
 @given(rules=st.text(max_size=60), path=st.text(min_size=1, max_size=20))
 def test_any_rules_decide(rules: str, path: str) -> None:
-    assert ignore_rules(rules)(path) in (True, False)
+    assert IgnoreRules(rules).keeps(path) in (True, False)
 
 
 @given(name=st.text(min_size=1, max_size=20).filter(lambda name: not set(name) & set("*?[\\")))

@@ -12,7 +12,7 @@ from pathlib import Path
 from rollout.builtin.local.dockerfile import Recipe, Step
 from rollout.builtin.local.environment import LocalEnvironment
 from rollout.builtin.local.expansion import expand, split_words
-from rollout.builtin.local.ignore import compile_glob, read_ignore
+from rollout.builtin.local.ignore import IgnoreRules, compile_glob
 from rollout.core.errors import BuildError
 from rollout.core.types import Command, ExecResult, OutputSink
 
@@ -59,7 +59,7 @@ class _Build:
         self._sink = sink
         self._state = ImageState()
         self._context = recipe.path.parent
-        self._kept = read_ignore(self._context)
+        self._ignore = IgnoreRules.of(self._context)
         self._outer = _predefined()
 
     async def run(self) -> ImageState:
@@ -154,11 +154,10 @@ class _Build:
         await self._environment.send(path, target, owner=owner, mode=mode)
 
     def _keep_below(self, folder: Path) -> Callable[[str], bool]:
-        """Which files below a folder of the context are part of it. A folder stays if a `!` rule may bring back what is in it."""
+        """Which files below a folder of the context are part of it."""
         prefix = os.path.relpath(folder, os.path.realpath(self._context))
         start = "" if prefix == "." else prefix + "/"
-        exceptions = getattr(self._kept, "has_exceptions", False)
-        return lambda path: self._kept(start + path) or (exceptions and (folder / path).is_dir())
+        return lambda path: self._ignore.keeps(start + path, folder=(folder / path).is_dir())
 
     def _find(self, step: Step, pattern: str) -> list[Path]:
         """Files and folders of the context that a source names."""
@@ -176,8 +175,7 @@ class _Build:
         for candidate in candidates:
             real = Path(os.path.realpath(root / candidate))
             inside = real == root or root in real.parents
-            listed = self._kept(candidate) or (getattr(self._kept, "has_exceptions", False) and real.is_dir())
-            if inside and real.exists() and listed:
+            if inside and real.exists() and self._ignore.keeps(candidate, folder=real.is_dir()):
                 found.append(real)
         if not found:
             raise BuildError(f"{self._recipe.where(step)}: {step.name} {pattern}: there is no such file in {self._context}")

@@ -4,43 +4,40 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 
-def read_ignore(context: Path) -> Callable[[str], bool]:
-    """A predicate on paths relative to `context`: whether the file is part of it."""
-    try:
-        text = (context / ".dockerignore").read_text("utf-8", "surrogateescape")
-    except (FileNotFoundError, IsADirectoryError):
-        return lambda path: True
-    return ignore_rules(text)
+class IgnoreRules:
+    """The last rule that matches a path, or a folder it lies in, decides."""
 
+    def __init__(self, text: str = "") -> None:
+        self._rules: list[tuple[re.Pattern[str], bool]] = []
+        for line in text.removeprefix("\ufeff").splitlines():
+            pattern = line.strip()
+            if not pattern or pattern.startswith("#"):
+                continue
+            keep = pattern.startswith("!")
+            pattern = posixpath.normpath(pattern.removeprefix("!").strip()).lstrip("/")
+            if pattern and pattern != ".":
+                self._rules.append((compile_glob(pattern), keep))
+        self._exceptions = any(keep for _, keep in self._rules)
 
-def ignore_rules(text: str) -> Callable[[str], bool]:
-    """As `read_ignore`, from the file's text. The last rule that matches a path, or a folder it lies in, decides."""
-    rules = []
-    for line in text.removeprefix("\ufeff").splitlines():
-        pattern = line.strip()
-        if not pattern or pattern.startswith("#"):
-            continue
-        keep = pattern.startswith("!")
-        pattern = posixpath.normpath(pattern.removeprefix("!").strip()).lstrip("/")
-        if pattern and pattern != ".":
-            rules.append((compile_glob(pattern), keep))
-    exceptions = any(keep for _, keep in rules)
+    @classmethod
+    def of(cls, context: Path) -> IgnoreRules:
+        try:
+            return cls((context / ".dockerignore").read_text("utf-8", "surrogateescape"))
+        except (FileNotFoundError, IsADirectoryError):
+            return cls()
 
-    def kept(path: str) -> bool:
+    def keeps(self, path: str, *, folder: bool = False) -> bool:
+        """Whether a path relative to the context is part of it. A folder is when a `!` rule may bring back what lies in it."""
         parts = path.split("/")
         prefixes = ["/".join(parts[: depth + 1]) for depth in range(len(parts))]
-        result = True
-        for pattern, keep in rules:
+        kept = True
+        for pattern, keep in self._rules:
             if any(pattern.fullmatch(prefix) for prefix in prefixes):
-                result = keep
-        return result
-
-    kept.has_exceptions = exceptions  # type: ignore[attr-defined]
-    return kept
+                kept = keep
+        return kept or (folder and self._exceptions)
 
 
 def compile_glob(pattern: str) -> re.Pattern[str]:

@@ -65,7 +65,7 @@ class LayerStore:
         Raises:
             BuildError
         """
-        await self._blocking(lambda: self._root.mkdir(parents=True, exist_ok=True))
+        await self._blocking(self._make_root)
         async with self._locked(key):
             final = self._root / key
             if final.exists():
@@ -101,6 +101,10 @@ class LayerStore:
             return await run_steps(recipe, environment, sink)
         finally:
             await run_shielded(environment.stop())
+
+    def _make_root(self) -> None:
+        # a layer may hold set-uid programs of the sandbox's root: nobody else may get at them
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     @asynccontextmanager
     async def _locked(self, key: str) -> AsyncIterator[None]:

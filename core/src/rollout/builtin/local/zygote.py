@@ -185,6 +185,7 @@ def _spawn(control: socket.socket, errors: IO[bytes]) -> subprocess.Popen[bytes]
         stdout=subprocess.DEVNULL,
         stderr=errors,
         pass_fds=[control.fileno()],
+        start_new_session=True,  # what is typed at the terminal is Rollout's to handle
         # nothing of the host's environment; an interpreter that was built so may need the last one to start
         env={name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ},
         cwd="/",

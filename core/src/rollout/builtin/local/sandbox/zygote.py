@@ -14,6 +14,7 @@ import os
 import select
 import signal
 import socket
+import stat
 import struct
 import sys
 from collections.abc import Callable
@@ -47,7 +48,7 @@ class Zygote:
         kernel.adopt_orphans()
         self.groups = cgroups.find()
         ids = enter_outer_namespace()
-        scratch = next((folder for folder in config["scratch"] if view.usable_for_upper(folder)), None)
+        scratch = next((folder for folder in config["scratch"] if _is_own(folder) and view.usable_for_upper(folder)), None)
         if scratch is None:
             raise RuntimeError(f"no folder among {', '.join(config['scratch'])} can hold what sandboxes write")
         rootfs = config["rootfs"]
@@ -248,6 +249,7 @@ def start_sandbox(control: socket.socket, config: dict[str, Any], shown: dict[st
         step = "setting resource limits"
         helper.result()
         helper.close()
+        kernel.unshare(kernel.CLONE_NEWCGROUP)  # the host's names of groups are nobody's business
         step = "giving up privileges"
         kernel.drop_capabilities()
         os.makedirs(config["workdir"], exist_ok=True)
@@ -325,6 +327,19 @@ class Helper:
 def write_maps(pid: int, users: str, groups: str) -> None:
     _write(f"/proc/{pid}/uid_map", users)
     _write(f"/proc/{pid}/gid_map", groups)
+
+
+def _is_own(folder: str) -> bool:
+    """Make a folder that only this user may enter; False when somebody else has put something there."""
+    try:
+        os.makedirs(folder, 0o700, exist_ok=True)
+        status = os.lstat(folder)
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+            return False
+        os.chmod(folder, 0o700)
+        return True
+    except OSError:
+        return False
 
 
 def unpack_rootfs(archive: str, target: str) -> None:
