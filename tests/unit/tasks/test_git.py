@@ -389,6 +389,22 @@ async def test_killed_in_mid_fetch_and_started_again_it_finishes(at: str, origin
     assert not list((tmp_path / "cache" / "git").glob("*/tmp-*"))
 
 
+async def test_what_git_leaves_running_is_not_waited_for(origin: Repository, tmp_path: Path, monkeypatch) -> None:
+    """As `ControlPersist` of ssh does: a process of its own that keeps git's output open."""
+    program = tmp_path / "ssh"
+    program.write_text(f'#!/bin/sh\nsetsid sleep 300 & echo $! >> {tmp_path}/left\nfor last; do :; done\nexec sh -c "$last"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("GIT_SSH", str(program))
+    try:
+        async with asyncio.timeout(60):
+            await GitCache(tmp_path / "cache").folders(f"git@example.org:{origin.path}", None, ["suite/one"])
+        left = [int(pid) for pid in (tmp_path / "left").read_text().split()]
+        assert all(_is_running(pid) for pid in left)
+    finally:
+        for pid in (tmp_path / "left").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+
+
 @pytest.mark.parametrize("at", ["fetch", "ls-remote"])
 async def test_cancelling_kills_git_and_what_it_started(at: str, origin: Repository, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", _slow_git(tmp_path / "bin", at=at)["PATH"])

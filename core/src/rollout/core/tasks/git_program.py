@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -95,29 +96,41 @@ async def run_git(
         raise TaskError("git is not installed on this machine; tasks of a registry are fetched with it")
     settings = [part for name, value in _SETTINGS.items() for part in ("-c", f"{name}={value}")]
     noting = ("sh", "-c", _NOTE_AND_EXECUTE, "sh", str(pid_file)) if pid_file else ()
-    process = await asyncio.create_subprocess_exec(
-        *noting,
-        "git",
-        *settings,
-        *arguments,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=git_environment(os.environ, offline=offline) | dict(environ),
-        start_new_session=True,
-    )
-    try:
-        stdout, stderr = await process.communicate()
-    finally:
-        if process.returncode is None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await run_shielded(process.wait())
-        if pid_file is not None:
-            pid_file.unlink(missing_ok=True)
-    if process.returncode:
-        raise GitFailed(_reason(stderr) or f"git {arguments[0]} ended with exit code {process.returncode}")
-    return stdout
+    # Files, not pipes: what git leaves running (the master of shared ssh connections) would keep a pipe open for ever.
+    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
+                *noting,
+                "git",
+                *settings,
+                *arguments,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                env=git_environment(os.environ, offline=offline) | dict(environ),
+                start_new_session=True,
+            )
+        )
+        try:
+            code = await (await asyncio.shield(starting)).wait()
+        finally:
+            await run_shielded(_end(starting))
+            if pid_file is not None:
+                pid_file.unlink(missing_ok=True)
+        for file in (stdout, stderr):
+            file.seek(0)
+        if code:
+            raise GitFailed(_reason(stderr.read()) or f"git {arguments[0]} ended with exit code {code}")
+        return stdout.read()
+
+
+async def _end(starting: asyncio.Future[asyncio.subprocess.Process]) -> None:
+    """Wait until the process is there if it is being started, and until it is gone if it is there."""
+    process = await starting
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
 
 
 async def kill_orphan(pid_file: Path) -> None:
