@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -116,23 +115,15 @@ async def _plan(job: JobFile, flags: RunFlags, environ: dict[str, str], gates: l
     try:
         check_selects(gates, [agent.spec.name for agent in plan.agents], list(dict.fromkeys(figures)))
     except UsageError:
-        await _discard(plan)
+        await plan.aclose()
         raise
     return plan
 
 
 async def _plan_only(job: JobFile, flags: RunFlags, environ: dict[str, str], gates: list[Gate]) -> Plan:
     plan = await _plan(job, flags, environ, gates)
-    await _discard(plan)
+    await plan.aclose()
     return plan
-
-
-async def _discard(plan: Plan) -> None:
-    """Close what planning has opened for a job that will not run."""
-    plan.close()
-    await plan.executor.aclose()
-    await plan.backend.aclose()
-    shutil.rmtree(plan.backend_context.work_dir, ignore_errors=True)
 
 
 async def _run(

@@ -17,13 +17,13 @@ import msgspec
 from rollout.cli.display.text import one_line
 from rollout.core.config.job import EnvironmentConfig
 from rollout.core.errors import RolloutError, SandboxError, UsageError, boundary
-from rollout.core.job.store import CONFIG, JobStore, is_running, read_json
+from rollout.core.job.store import CONFIG, SCRATCH_OWNER, JobStore, is_running, read_json
 from rollout.core.plugins import decode_options, find
 from rollout.core.protocols import BackendContext
 from rollout.core.tasks.cache import cache_dir
 
 _SETTLED_SEC = 3600
-"""A scratch folder of an unknown job is left alone when something changed in it this recently."""
+"""A scratch folder that does not say whose it is is left alone when something changed in it this recently."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,13 @@ def clean(directories: Sequence[Path], jobs_dir: Path | None, *, dry_run: bool) 
     Returns:
         0, or 1 when something could not be removed; what, and why, is on stderr.
     """
+    work = cache_dir() / "work"
     jobs = [_read_job(directory) for directory in directories]
     if jobs_dir is not None:
-        jobs += [job for job in _jobs_in(jobs_dir) if job.directory not in directories]
+        known_dirs = {job.directory.absolute() for job in jobs}
+        jobs += [job for job in (*_jobs_in(jobs_dir), *_owners(work)) if not _known(job, known_dirs)]
     failed = False
     removed = 0
-    work = cache_dir() / "work"
     for job in jobs:
         try:
             removed += _clean_job(job, work, dry_run)
@@ -124,6 +125,25 @@ def _jobs_in(jobs_dir: Path) -> list[_Job]:
             jobs.append(_read_job(directory))
         except UsageError:
             continue  # somebody else's folder
+    return jobs
+
+
+def _known(job: _Job, known: set[Path]) -> bool:
+    """Whether the job's folder is in `known`, where it is from then on."""
+    folder = job.directory.absolute()
+    before = folder in known
+    known.add(folder)
+    return before
+
+
+def _owners(work: Path) -> list[_Job]:
+    """The jobs that scratch folders belong to, wherever their own folders are."""
+    jobs = []
+    for folder in _folders(work):
+        try:
+            jobs.append(_read_job(Path((folder / SCRATCH_OWNER).read_text().strip())))
+        except (OSError, UsageError):
+            continue  # it does not say, or the job's folder is gone: see _abandoned
     return jobs
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Any
 import msgspec
 
 from rollout.core.config.job import JobConfig
+from rollout.core.errors import RolloutError, boundary
 from rollout.core.hooks import HookBus
 from rollout.core.job.store import FinishedTrial, JobStore
 from rollout.core.plugins import Plugin
@@ -101,10 +103,22 @@ class Plan:
                             pending[task.environment.digest] += 1
         return pending
 
-    def close(self) -> None:
-        """Let go of the job's folder without running it."""
+    async def aclose(self) -> list[str]:
+        """Close executor and backend, remove the scratch folder and let go of the job's folder; what failed, a line each.
+
+        `run_job` does it at its end; a plan that is not run has to be closed by whoever asked for it.
+        """
+        failed = []
+        for doing, close in (("closing the executor", self.executor.aclose), ("closing the backend", self.backend.aclose)):
+            try:
+                with boundary(RolloutError, doing):
+                    await close()
+            except RolloutError as error:
+                failed.append(str(error))
+        shutil.rmtree(self.backend_context.work_dir, ignore_errors=True)
         if self.store is not None:
             self.store.close()
+        return failed
 
     def _agent_spec(self, agent: PlannedAgent, task: PlannedTask) -> AgentSpec:
         """The agent's spec, as the task's user unless the job names one. One object per user: trials share what hangs on it."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from rollout.core.aio import run_shielded
 from rollout.core.config.interpolate import unset_names
 from rollout.core.config.job import AgentConfig, DatasetConfig, JobConfig
 from rollout.core.config.load import JobFile
@@ -113,9 +114,6 @@ class _Planner:
         loaded = await self._load_datasets()
         context = self._backend_context(job_id, directory, loaded)
         backend: EnvironmentBackend = backend_plugin.cls(backend_options, context)
-        datasets = self._plan_datasets(loaded, agents, backend)
-        self._check_variables(datasets)
-
         plan = Plan(
             config=config,
             base_dir=self._base_dir,
@@ -123,7 +121,7 @@ class _Planner:
             name=self._name,
             directory=directory,
             agents=agents,
-            datasets=datasets,
+            datasets=[],
             backend=backend,
             backend_context=context,
             executor=executor_plugin.cls(executor_options, config.n_concurrent_trials),
@@ -133,12 +131,18 @@ class _Planner:
             plugins=_versions(self._plugins),
             warnings=self._warnings,
         )
-        if not plan.total:
-            raise UsageError(f"{self._where}: no task is left to run; look at task_names, exclude_task_names and --task")
-        if not self._options.dry_run:
-            plan.store = JobStore(directory)
-            plan.store.open()
-        _keep_finished(plan)
+        try:
+            plan.datasets = self._plan_datasets(loaded, agents, backend)
+            self._check_variables(plan.datasets)
+            if not plan.total:
+                raise UsageError(f"{self._where}: no task is left to run; look at task_names, exclude_task_names and --task")
+            if not self._options.dry_run:
+                plan.store = JobStore(directory)
+                plan.store.open()
+            _keep_finished(plan)
+        except BaseException:
+            await run_shielded(plan.aclose())
+            raise
         return plan
 
     def _directory(self) -> Path:

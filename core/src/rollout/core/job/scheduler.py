@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
+import logging
 import time
 from collections import Counter
 from datetime import UTC, datetime
@@ -14,6 +14,7 @@ import msgspec
 
 from rollout.core.aio import run_shielded
 from rollout.core.errors import RolloutError, StoreError, boundary
+from rollout.core.files import make_folder, write_atomic
 from rollout.core.job.events import (
     Event,
     EventSink,
@@ -28,13 +29,15 @@ from rollout.core.job.events import (
 from rollout.core.job.feed import TrialFeed
 from rollout.core.job.plan import Plan
 from rollout.core.job.results import JobResult, Tally
-from rollout.core.job.store import CONFIG, LOCK, RESULT, JobStore
+from rollout.core.job.store import CONFIG, LOCK, RESULT, SCRATCH_OWNER, JobStore
 from rollout.core.records import SCHEMA_VERSION, TrialResult, TrialSpec, TryRecord
 from rollout.core.trial.images import Images
 from rollout.core.trial.redact import Redactor, secrets_of, without_literal_secrets
 from rollout.core.trial.rollout import Rollout, set_aside
 from rollout.core.trial.services import Services
 from rollout.core.types import Struct, primary_reward
+
+logger = logging.getLogger(__name__)
 
 _METRICS_EVERY_SEC = 0.5
 
@@ -64,7 +67,8 @@ async def run_job(plan: Plan, on_event: EventSink = lambda event: None) -> JobOu
     try:
         return await _Run(plan, plan.store, on_event).run()
     finally:
-        plan.close()
+        for line in await run_shielded(plan.aclose()):
+            logger.warning("%s: %s", plan.name, line)
 
 
 class _Run:
@@ -101,7 +105,7 @@ class _Run:
             self._failure = error
         self._feed.stop()
         try:
-            await run_shielded(self._end_backend())
+            await run_shielded(self._wait_for_background())
         except asyncio.CancelledError as error:
             cancelled = error
         if self._failure is not None:
@@ -135,6 +139,9 @@ class _Run:
         with boundary(RolloutError, "removing what an earlier run left behind"):
             for line in await plan.backend.reap(plan.job_id):
                 self._warn(f"an earlier run left {line}; removed")
+        # So that `rollout clean` finds the job of a scratch folder whose process was killed.
+        make_folder(plan.backend_context.work_dir)
+        write_atomic(plan.backend_context.work_dir / SCRATCH_OWNER, f"{plan.directory}\n".encode())
         store.write(CONFIG, _config_record(plan))
         self._write_lock()
         for trial in plan.finished.values():
@@ -216,18 +223,9 @@ class _Run:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._warn(f"removing an image: {error}")
 
-    async def _end_backend(self) -> None:
-        """Wait for images to be removed, then close executor and backend; whatever fails is a warning."""
+    async def _wait_for_background(self) -> None:
         if self._releasing:
             await asyncio.wait(set(self._releasing))
-        closing = (("closing the executor", self._plan.executor.aclose), ("closing the backend", self._plan.backend.aclose))
-        for doing, close in closing:
-            try:
-                with boundary(RolloutError, doing):
-                    await close()
-            except RolloutError as error:
-                self._warn(str(error))
-        shutil.rmtree(self._plan.backend_context.work_dir, ignore_errors=True)
 
     async def _finish(self, cancelled: bool) -> JobOutcome:
         plan, tally = self._plan, self._tally

@@ -23,6 +23,8 @@ LOCK = "lock.json"
 RESULT = "result.json"
 TRIALS = "trials.jsonl"
 EVENTS = "events.jsonl"
+SCRATCH_OWNER = "job"
+"""File in a job's scratch folder that holds the path of the job's own folder."""
 _LOCK_FILE = ".lock"
 
 
