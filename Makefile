@@ -26,7 +26,7 @@ quickstart: $(VENV)/.installed
 	$(VENV)/bin/rollout examples/quickstart/job.yaml
 
 test: $(VENV)/.installed-dev
-	$(VENV)/bin/python -m pytest -n auto --dist worksteal --timeout 300 $(PYTEST_ARGS)
+	$(VENV)/bin/python -m pytest -n auto --dist loadfile --timeout 300 $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check .

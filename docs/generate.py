@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import click
@@ -79,10 +80,12 @@ def commands(_: str) -> str:
 
 
 def events(_: str) -> str:
-    from rollout.core.job.events import Event
+    """Every line of events.jsonl and of --json."""
+    from rollout.cli import gate
+    from rollout.core.job import events as job
 
     rows = []
-    for event in Event.__subclasses__():
+    for event in [kind for module in (job, gate) for kind in vars(module).values() if _is_event(kind, module)]:
         names = [name for name in event.__struct_fields__ if name != "time"]
         rows.append((f"`{event.__struct_config__.tag}`", ", ".join(f"`{name}`" for name in names)))
     return _table(("event", "fields"), rows)
@@ -128,6 +131,12 @@ def package(folder: str) -> str:
 GENERATORS: dict[str, Callable[[str], str]] = {
     generator.__name__: generator for generator in (fields, record, errors, commands, events, hooks, kinds, contracts, package)
 }
+
+
+def _is_event(kind: Any, module: ModuleType) -> bool:
+    from rollout.core.job.events import Event
+
+    return isinstance(kind, type) and issubclass(kind, Event) and kind is not Event and kind.__module__ == module.__name__
 
 
 def _load(target: str) -> Any:
