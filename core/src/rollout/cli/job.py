@@ -21,7 +21,6 @@ from rollout.cli.logs import logging_to
 from rollout.cli.outcome import print_interrupted, print_outcome, print_plan
 from rollout.cli.signals import EXIT_INTERRUPTED, run_interruptible
 from rollout.core.config.load import JobFile, load_job
-from rollout.core.errors import UsageError
 from rollout.core.job.plan import Plan
 from rollout.core.job.planner import PlanOptions, plan_job
 from rollout.core.job.report import load_report
@@ -101,6 +100,11 @@ class _Started:
 
 
 async def _plan(job: JobFile, flags: RunFlags, environ: dict[str, str], gates: list[Gate]) -> Plan:
+    def check(plan: Plan) -> None:
+        figures = [name for name, _, _ in plan.metrics]
+        figures += [value.name for _, plugin, decoded in plan.metrics for value in plugin.cls(decoded).values()]
+        check_selects(gates, [agent.spec.name for agent in plan.agents], list(dict.fromkeys(figures)))
+
     options = PlanOptions(
         fresh=flags.fresh,
         offline=flags.offline,
@@ -108,16 +112,9 @@ async def _plan(job: JobFile, flags: RunFlags, environ: dict[str, str], gates: l
         agents=flags.agents,
         tasks=flags.tasks,
         dry_run=flags.dry_run,
+        check=check,
     )
-    plan = await plan_job(job, options, environ)
-    figures = [name for name, _, _ in plan.metrics]
-    figures += [value.name for _, plugin, decoded in plan.metrics for value in plugin.cls(decoded).values()]
-    try:
-        check_selects(gates, [agent.spec.name for agent in plan.agents], list(dict.fromkeys(figures)))
-    except UsageError:
-        await plan.aclose()
-        raise
-    return plan
+    return await plan_job(job, options, environ)
 
 
 async def _plan_only(job: JobFile, flags: RunFlags, environ: dict[str, str], gates: list[Gate]) -> Plan:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from rollout.core.aio import run_shielded
-from rollout.core.config.interpolate import unset_names
+from rollout.core.config.interpolate import looks_secret, unset_names
 from rollout.core.config.job import AgentConfig, DatasetConfig, JobConfig
 from rollout.core.config.load import JobFile
 from rollout.core.errors import ConfigError, PluginError, RolloutError, TaskError, UsageError
@@ -38,7 +38,6 @@ from rollout.core.tasks.directory import load_dataset
 from rollout.core.tasks.task import Task, load_task
 from rollout.core.trial.deadlines import effective_timeout
 from rollout.core.trial.paths import FolderNames, environment_name, short_hash
-from rollout.core.trial.redact import looks_secret
 from rollout.core.types import EnvironmentSpec, Network, Resources
 
 _DEFAULT_RESOURCES = Resources(cpus=1, memory_bytes=2 * 10**9, storage_bytes=10 * 10**9)
@@ -60,6 +59,8 @@ class PlanOptions:
     """Only tasks whose name matches one of these globs."""
     dry_run: bool = False
     """Plan only: no folder is made and no lock taken."""
+    check: Callable[[Plan], None] = lambda plan: None
+    """Called with the plan before the job's folder is made; it refuses the job by raising."""
 
 
 async def plan_job(job: JobFile, options: PlanOptions = PlanOptions(), environ: Mapping[str, str] = os.environ) -> Plan:
@@ -136,6 +137,7 @@ class _Planner:
             self._check_variables(plan.datasets)
             if not plan.total:
                 raise UsageError(f"{self._where}: no task is left to run; look at task_names, exclude_task_names and --task")
+            self._options.check(plan)
             if not self._options.dry_run:
                 plan.store = JobStore(directory)
                 plan.store.open()

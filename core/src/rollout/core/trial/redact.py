@@ -8,17 +8,11 @@ import stat
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from rollout.core.config.interpolate import expand, referenced_names
+from rollout.core.config.interpolate import expand, looks_secret, referenced_names
 
-_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
 _RANDOM = re.compile(r"(?=\S*[a-z])(?=\S*[A-Z])(?=\S*[0-9])[^\s/]{20,}|[0-9a-f]{32,}|\w+://[^\s/@]+:[^\s/@]+@\S+", re.ASCII)
 _MIN_LENGTH = 4
 _CHUNK = 1 << 20
-
-
-def looks_secret(name: str) -> bool:
-    """Whether a variable of this name is likely to hold a secret."""
-    return _SECRET_NAME.search(name) is not None
 
 
 def secrets_of(blocks: Iterable[Mapping[str, str]], environ: Mapping[str, str]) -> dict[str, str]:
