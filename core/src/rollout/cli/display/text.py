@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from rollout.core.types import MetricValue
+if TYPE_CHECKING:
+    from rollout.core.types import MetricValue
 
 Align = Literal["left", "right"]
 
