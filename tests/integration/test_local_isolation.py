@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -17,9 +18,9 @@ import pytest
 from rollout.builtin.local import LocalBackend, LocalOptions
 from rollout.builtin.local.environment import LocalEnvironment
 from rollout.builtin.local.sandbox import cgroups
-from rollout.core.errors import EnvironmentLostError
+from rollout.core.errors import EnvironmentLostError, TeardownError
 from rollout.core.protocols import BackendContext
-from rollout.core.types import EnvironmentSpec, Resources
+from rollout.core.types import Command, EnvironmentSpec, Resources
 from rollout.testing.environment import ok, run
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be able to do harm")
@@ -445,3 +446,89 @@ def _no_group_is_left() -> Iterator[None]:
     yield
     for _, parent in cgroups.find().values():
         assert list(Path(parent).glob("rollout-isolation-*")) == []
+
+
+_LOOK = """
+    import asyncio, sys
+    from pathlib import Path
+    from rollout.builtin.local import LocalBackend, LocalOptions
+    from rollout.core.protocols import BackendContext
+    from rollout.core.types import Command, EnvironmentSpec
+
+    async def main(folder: Path, script: str) -> None:
+        context = BackendContext(job_id="mounts", work_dir=folder / "work", cache_dir=folder / "cache", concurrency=1)
+        backend = LocalBackend(LocalOptions(), context)
+        spec = EnvironmentSpec(task_name="t", directory=None, digest="d")
+        environment = await backend.start(spec, await backend.prepare(spec))
+        result = await environment.exec(Command(argv=("sh", "-c", script)))
+        sys.stdout.buffer.write(result.stdout + result.stderr)
+        await environment.stop()
+        await backend.aclose()
+
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
+"""
+
+
+@needs_root
+@pytest.mark.parametrize(
+    "become", [[], ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]], ids=["root", "of-a-container"]
+)
+def test_a_machine_with_mounts_below_its_folders_is_shown_without_what_is_foreign(become: list[str], tmp_path: Path) -> None:
+    """A container engine's files over those of /etc, a disk below /usr, other file systems elsewhere."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk" / "of-a-disk").touch()
+    (tmp_path / "hosts").write_text("of the engine\n")
+    mounts = (
+        f"mount --bind {tmp_path}/hosts /etc/hosts; mount --bind {tmp_path}/disk /usr/local/share; mount -t tmpfs none /var/cache"
+    )
+    mounts += "; touch /var/cache/foreign"
+    look = "cat /etc/hosts; ls -A /usr/local/share /var/cache; test -x /usr/bin/env && echo whole"
+    look += "; touch /usr/local/share/x /etc/x /var/x /usr/x && echo writable"
+    command = ["unshare", "-m", "sh", "-ec", f'{mounts}; exec "$@"', "sh", *become, sys.executable, "-c", textwrap.dedent(_LOOK)]
+    done = subprocess.run([*command, str(tmp_path), look], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (
+        done.stdout.startswith("of the engine\n/usr/local/share:\nof-a-disk\n\n/var/cache:\n") or "/var/cache:\n" in done.stdout
+    )
+    assert "foreign" not in done.stdout
+    assert done.stdout.endswith("whole\nwritable\n")
+    assert os.listdir(tmp_path / "disk") == ["of-a-disk"]
+
+
+async def test_a_new_zygote_takes_the_place_of_a_dead_one(tmp_path: Path) -> None:
+    backend = new_backend(tmp_path)
+    first = await backend.start(new_spec(), await backend.prepare(new_spec()))
+    zygote = await backend._zygote()
+    os.kill(zygote._process.pid, signal.SIGKILL)
+    with pytest.raises(TeardownError):
+        await first.stop()
+    second = await backend.start(new_spec(), await backend.prepare(new_spec()))
+    assert await ok(second, "echo alive") == "alive\n"
+    await second.stop()
+    await backend.aclose()
+    assert list((tmp_path / "work-isolation" / "sandboxes").iterdir()) == []
+
+
+async def test_a_gigabyte_of_output_is_cut_and_takes_no_memory(environment: LocalEnvironment) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    result = await run(environment, "head -c 1G /dev/zero")
+    assert (len(result.stdout), result.stdout_cut_bytes) == (10 << 20, (1 << 30) - (10 << 20))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
+
+
+async def test_many_commands_leave_no_descriptors(environment: LocalEnvironment, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    await ok(environment, "true")
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(30):
+        await ok(environment, "sleep 0.01 & echo x")
+        await environment.upload(tmp_path / "file", "/app/file")
+        await environment.download("/app/file", tmp_path / "back")
+        process = await environment.open(Command(argv=("cat",)))
+        await process.kill()
+        assert [chunk async for chunk in process.output()] == []
+    with pytest.raises(FileNotFoundError):
+        await environment.download("/missing", tmp_path / "back")
+    await asyncio.sleep(0.05)
+    assert len(os.listdir("/proc/self/fd")) <= before
+    assert await ok(environment, "ls /proc/self/fd | wc -l") == "4\n"

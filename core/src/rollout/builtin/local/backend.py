@@ -62,6 +62,7 @@ class LocalBackend:
         self._launched: Zygote | None = None
         self._launching = asyncio.Lock()
         self._refused: SandboxError | None = None
+        self._dead: list[Zygote] = []
         self._made: set[str] = set()
         self._count = 0
         self._warned: set[str] = set()
@@ -112,12 +113,7 @@ class LocalBackend:
             await layers.LayerStore(zygote, self._blocking).remove(image)
 
     async def reap(self, job_id: str) -> Sequence[str]:
-        removed = []
-        prefix = f"rollout-{job_id}-"
-        for parent in sorted({folder for _, folder in (await self._blocking(cgroups.find)).values()}):
-            for name in sorted(await self._blocking(os.listdir, parent)):
-                if name.startswith(prefix) and await self._blocking(_remove_group, os.path.join(parent, name)):
-                    removed.append(f"control group {os.path.join(parent, name)}")
+        removed = [f"control group {path}" for path in await self._blocking(_remove_groups, f"rollout-{job_id}-")]
         folders = [folder for folder in self._scratch_folders(job_id) if folder.exists()]
         if folders:
             zygote = await self._zygote()
@@ -133,6 +129,9 @@ class LocalBackend:
         zygote, self._launched = self._launched, None
         if zygote is not None:
             try:
+                for dead in self._dead:
+                    await zygote.remove(*await self._blocking(dead.leftovers))
+                    await self._blocking(_remove_groups, f"rollout-{self._context.job_id}-")
                 await zygote.aclose(self._blocking)
             finally:
                 self._blocking.close()
@@ -187,8 +186,11 @@ class LocalBackend:
 
     async def _zygote(self) -> Zygote:
         async with self._launching:
-            if self._launched is None or not self._launched.alive:
+            if self._launched is not None and not self._launched.alive:
+                self._dead.append(self._launched)
+                await self._launched.aclose(self._blocking)
                 self._launched = None
+            if self._launched is None:
                 try:
                     await self._blocking(self._zygote_now)
                 except StartError:
@@ -244,13 +246,19 @@ class LocalBackend:
         return [*first, *(Path(folder, name) for folder in others)]
 
 
-def _remove_group(path: str) -> bool:
-    """Remove a control group without processes; one that has some belongs to a job that still runs."""
-    try:
-        os.rmdir(path)
-    except OSError:
-        return False
-    return True
+def _remove_groups(prefix: str) -> list[str]:
+    """Remove control groups without processes; one that has some belongs to a trial that still runs."""
+    removed = []
+    for parent in sorted({folder for _, folder in cgroups.find().values()}):
+        for name in sorted(os.listdir(parent)):
+            path = os.path.join(parent, name)
+            if name.startswith(prefix):
+                try:
+                    os.rmdir(path)
+                except OSError:
+                    continue
+                removed.append(path)
+    return removed
 
 
 def _remove_if_empty(folder: Path) -> None:

@@ -136,6 +136,10 @@ class Zygote:
         token = next(self._tokens)
         await self._finish({"op": "remove", "token": token, "paths": [str(path) for path in paths]}, token)
 
+    def leftovers(self) -> list[Path]:
+        """Folders that a zygote which died has left behind."""
+        return [self.base, *self.scratch.glob(f"{self._process.pid}-*")]
+
     async def aclose(self, blocking: Blocking) -> None:
         """Remove what the zygote made for itself, and end it and every sandbox that is left."""
         if self.alive:

@@ -67,10 +67,10 @@ def survey(base: str, *, share: Iterable[str], hide: Iterable[str], rootfs: str 
             plan.show(entry.path)
     for path in share:
         plan.show(os.path.realpath(path), shared=True)
-    for path in [*HIDDEN, *_key_files(), *_home_folders(plan), *hide]:
-        plan.hide(path)
     for path in EMPTIED:
         plan.empty(path, 0o1777)
+    for path in [*HIDDEN, *_key_files(), *_home_folders(plan), *hide]:
+        plan.hide(path)
     plan.replace_passwords()
     plan.copy_linked("/etc/resolv.conf", "/etc/hosts", "/etc/localtime")
     if writable:
@@ -85,6 +85,7 @@ class _Plan:
         self.base = base
         self.mounts = mounts
         self.lowers: dict[str, str] = {}
+        self.emptied: list[str] = []
 
     def between(self, path: str) -> str:
         folder = os.path.join(self.base, layer_name(path))
@@ -138,12 +139,16 @@ class _Plan:
         path = os.path.realpath(path)
         for shown in [shown for shown in self.lowers if shown == path or shown.startswith(path + "/")]:
             del self.lowers[shown]
+        if any(_within(path, folder) for folder in self.emptied):
+            return
         where = self._place(path)
         if where is not None and not os.path.lexists(where):
             os.mknod(where, stat.S_IFCHR | 0o000, os.makedev(0, 0))
 
     def empty(self, path: str, mode: int) -> None:
         """Show a folder as empty."""
+        for shown in [shown for shown in self.lowers if _within(shown, path)]:
+            del self.lowers[shown]
         where = self._place(path) if os.path.isdir(path) and not os.path.islink(path) else None
         if where is None or os.path.lexists(where):
             return
@@ -153,6 +158,7 @@ class _Plan:
         except OSError:  # a file system without such attributes: leave it out altogether
             os.rmdir(where)
             os.mknod(where, stat.S_IFCHR | 0o000, os.makedev(0, 0))
+        self.emptied.append(path)
 
     def replace_passwords(self) -> None:
         """Every account is locked; tools that edit these files still find them."""
