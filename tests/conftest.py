@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from require import COMPONENTS, require
 
@@ -12,6 +13,9 @@ collect_ignore = ["example_plugin"]  # somebody else's distribution: installed a
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # No test measures time, property tests neither: a busy machine is no bug.
+    settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("suite")
     config.addinivalue_line("markers", "needs(*components): skip (or, under ROLLOUT_REQUIRE, fail) where one is missing")
     wanted = os.environ.get("ROLLOUT_REQUIRE", "").replace(",", " ").split()
     if unknown := sorted(set(wanted) - set(COMPONENTS)):

@@ -39,7 +39,7 @@ class TestLocalAsUser(EnvironmentSuite):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the suite runs as an ordinary user already")
-def test_an_ordinary_user_passes_the_same_suite(tmp_path: Path) -> None:
+def test_an_ordinary_user_passes_the_same_suite(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """In a Python that this user may read: the one of the tests may lie in a home folder."""
     setpriv = shutil.which("setpriv")
     if setpriv is None:
@@ -59,13 +59,9 @@ def test_an_ordinary_user_passes_the_same_suite(tmp_path: Path) -> None:
             break
     else:
         pytest.skip("no Python that an ordinary user may use can import the tests' packages")
-    tmp_path.chmod(0o755)
-    for folder in tmp_path.parents:  # pytest's own (one more below a worker of xdist), which it makes for one user
-        if folder == Path(tempfile.gettempdir()):
-            break
-        folder.chmod(0o755)
-    mine = tmp_path / "user"
-    mine.mkdir()
+    # Not tmp_path: pytest closes the folder above to others, and every pytest that starts closes it again.
+    mine = Path(tempfile.mkdtemp(prefix="rollout-user-"))
+    request.addfinalizer(lambda: shutil.rmtree(mine))
     os.chown(mine, _USER, _USER)
     arguments = [
         "-q",

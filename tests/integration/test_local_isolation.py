@@ -26,7 +26,11 @@ from rollout.testing.environment import ok, run
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be able to do harm")
 
 
-def new_backend(folder: Path, *, job_id: str = "isolation", private: tuple[Path, ...] = (), **options: object) -> LocalBackend:
+JOB = f"isolation-{os.getpid()}"
+"""Somebody else on this machine may run the same tests."""
+
+
+def new_backend(folder: Path, *, job_id: str = JOB, private: tuple[Path, ...] = (), **options: object) -> LocalBackend:
     context = BackendContext(
         job_id=job_id, work_dir=folder / f"work-{job_id}", cache_dir=folder / "cache", concurrency=2, private_paths=private
     )
@@ -308,7 +312,7 @@ async def test_processors_are_limited(tmp_path: Path) -> None:
     generation, parent = cgroups.find()["cpu"]
     backend, environment = await limited(tmp_path, Resources(cpus=0.5))
     try:
-        group = next(Path(parent).glob("rollout-isolation-*"))
+        group = next(Path(parent).glob(f"rollout-{JOB}-*"))
         quota = (group / "cpu.max").read_text() if generation == "v2" else (group / "cpu.cfs_quota_us").read_text() + " 100000"
         assert quota.split() == ["50000", "100000"]
         assert (group / "cgroup.procs").read_text().strip()
@@ -374,7 +378,7 @@ async def test_nothing_is_left_in_the_scratch_folder(tmp_path: Path) -> None:
     await ok(environment, script)
     await environment.stop()
     await backend.aclose()
-    assert list((tmp_path / "work-isolation" / "sandboxes").iterdir()) == []
+    assert list((tmp_path / f"work-{JOB}" / "sandboxes").iterdir()) == []
 
 
 async def test_a_death_of_the_init_is_a_lost_environment(tmp_path: Path) -> None:
@@ -445,7 +449,7 @@ async def test_after_a_kill_of_rollout_no_process_and_no_mount_is_left(tmp_path:
 def _no_group_is_left() -> Iterator[None]:
     yield
     for _, parent in cgroups.find().values():
-        assert list(Path(parent).glob("rollout-isolation-*")) == []
+        assert list(Path(parent).glob(f"rollout-{JOB}-*")) == []
 
 
 _LOOK = """
@@ -506,7 +510,7 @@ async def test_a_new_zygote_takes_the_place_of_a_dead_one(tmp_path: Path) -> Non
     assert await ok(second, "echo alive") == "alive\n"
     await second.stop()
     await backend.aclose()
-    assert list((tmp_path / "work-isolation" / "sandboxes").iterdir()) == []
+    assert list((tmp_path / f"work-{JOB}" / "sandboxes").iterdir()) == []
 
 
 async def test_a_gigabyte_of_output_is_cut_and_takes_no_memory(environment: LocalEnvironment) -> None:
