@@ -74,6 +74,6 @@ def test_every_error_is_in_the_picture_of_the_tree() -> None:
 def test_the_version_is_that_of_the_distribution() -> None:
     from importlib.metadata import version
 
-    from rollout.__main__ import installed_version
+    from rollout.version import installed_version
 
     assert rollout.__version__ == version("rollout-core") == installed_version()

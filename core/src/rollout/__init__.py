@@ -44,9 +44,9 @@ __all__ = ["__version__", *_HOME]  # noqa: PLE0604
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
-        from importlib.metadata import version
+        from rollout.version import installed_version
 
-        value: object = version("rollout-core")
+        value: object = installed_version()
     elif name in _HOME:
         from importlib import import_module
 

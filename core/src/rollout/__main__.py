@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from rollout.version import installed_version
+
 
 def main() -> int:
     """Run the command line on `sys.argv` and return its exit code."""
@@ -13,30 +15,6 @@ def main() -> int:
     from rollout.cli.main import run
 
     return run(sys.argv[1:])
-
-
-def installed_version() -> str:
-    """The version of rollout-core.
-
-    The name of its `.dist-info` folder says it; importlib.metadata would say the same, and takes longer to import than
-    everything else that `rollout --version` does.
-    """
-    import os
-
-    for folder in sys.path:
-        try:
-            names = os.listdir(folder or ".")
-        except OSError:
-            continue
-        for name in names:
-            if name.startswith("rollout_core-") and name.endswith(".dist-info"):
-                return name.removeprefix("rollout_core-").removesuffix(".dist-info")
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("rollout-core")
-    except PackageNotFoundError:
-        return "(not installed)"
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ def _looks_like_file(word: str) -> bool:
 
 def _print_version(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        from rollout.__main__ import installed_version
+        from rollout.version import installed_version
 
         click.echo(f"{PROGRAM} {installed_version()}")
         ctx.exit()
