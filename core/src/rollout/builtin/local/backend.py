@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -22,6 +23,7 @@ from rollout.core.types import EnvironmentSpec, OutputSink, Struct
 DEFAULT_WORKDIR = "/app"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SHM_BYTES = 2 * 1024**3
+_GROUP_SEC = 2.0
 
 
 class LocalOptions(Struct, frozen=True, kw_only=True):
@@ -247,17 +249,24 @@ class LocalBackend:
 
 
 def _remove_groups(prefix: str) -> list[str]:
-    """Remove control groups without processes; one that has some belongs to a trial that still runs."""
+    """Remove control groups without processes. One that keeps them for two seconds belongs to a trial that still runs."""
+    parents = {folder for _, folder in cgroups.find().values()}
+    paths = [os.path.join(parent, name) for parent in sorted(parents) for name in os.listdir(parent) if name.startswith(prefix)]
     removed = []
-    for parent in sorted({folder for _, folder in cgroups.find().values()}):
-        for name in sorted(os.listdir(parent)):
-            path = os.path.join(parent, name)
-            if name.startswith(prefix):
-                try:
-                    os.rmdir(path)
-                except OSError:
-                    continue
+    deadline = time.monotonic() + _GROUP_SEC
+    for path in sorted(paths):
+        while True:
+            try:
+                os.rmdir(path)
+            except FileNotFoundError:
+                break
+            except OSError:
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(0.01)
+            else:
                 removed.append(path)
+                break
     return removed
 
 

@@ -2,8 +2,7 @@
 
 `survey` looks once per backend and writes two kinds of folders below `base`: `@root`, the skeleton of the root folder, and for
 each folder shown one that lies between the machine's and the trial's own, holding what is different in every sandbox: whiteouts
-over what is hidden, a password file without passwords, folders that an ordinary user may write to. `mount_root` builds the root
-of one sandbox from it.
+over what is hidden, a password file without passwords, folders that an ordinary user may write to. `mounts` builds roots from it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from . import kernel
-from .trees import remove_tree
 
 # The folders of a Linux system that programs need. Everything else at the top of the machine is hidden.
 SHOWN = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "opt", "var", "srv", "nix", "gnu")
@@ -42,9 +40,6 @@ _WRITABLE_FOR_USER = (
 )  # fmt: skip
 _NOBODY = 65534  # what ids without a mapping look like
 _MAX_COPIED_BYTES = 16 * 1024 * 1024
-_PROC_READ_ONLY = ("sys", "sysrq-trigger", "irq", "bus", "fs")
-_PROC_MASKED = ("kcore", "keys", "latency_stats", "timer_list", "sched_debug", "scsi", "acpi", "kallsyms", "kmsg", "kpageflags")
-_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 
 
 def survey(base: str, *, share: Iterable[str], hide: Iterable[str], rootfs: str | None, writable: bool) -> dict[str, Any]:
@@ -91,7 +86,7 @@ class _Plan:
         folder = os.path.join(self.base, layer_name(path))
         if not os.path.isdir(folder):
             os.mkdir(folder)
-            _copy_ownership(self.lowers[path], folder)
+            copy_ownership(self.lowers[path], folder)
         return folder
 
     def show(self, path: str, *, shared: bool = False) -> None:
@@ -112,7 +107,7 @@ class _Plan:
         _parents(self.base + "/@root", path)
         if not os.path.isdir(target):
             os.mkdir(target)
-            _copy_ownership(path, target)
+            copy_ownership(path, target)
         kind = self.mounts.get(path)
         if (kind is not None and kind not in _DISKS and not shared) or _is_empty(path):
             return
@@ -139,7 +134,7 @@ class _Plan:
         path = os.path.realpath(path)
         for shown in [shown for shown in self.lowers if shown == path or shown.startswith(path + "/")]:
             del self.lowers[shown]
-        if any(_within(path, folder) for folder in self.emptied):
+        if any(within(path, folder) for folder in self.emptied):
             return
         where = self._place(path)
         if where is not None and not os.path.lexists(where):
@@ -147,7 +142,7 @@ class _Plan:
 
     def empty(self, path: str, mode: int) -> None:
         """Show a folder as empty."""
-        for shown in [shown for shown in self.lowers if _within(shown, path)]:
+        for shown in [shown for shown in self.lowers if within(shown, path)]:
             del self.lowers[shown]
         where = self._place(path) if os.path.isdir(path) and not os.path.islink(path) else None
         if where is None or os.path.lexists(where):
@@ -171,7 +166,7 @@ class _Plan:
                 continue
             lines = [line.split(b":", 1)[0] + rest.encode() + b"\n" for line in _lines(names)]
             _write(where, b"".join(lines), 0o640)
-            _copy_ownership(path, where)
+            copy_ownership(path, where)
 
     def copy_linked(self, *paths: str) -> None:
         """Replace a link that leads out of what is shown by the file it means."""
@@ -201,7 +196,7 @@ class _Plan:
                 return None if os.path.lexists(lower) else where
             if not os.path.lexists(where):
                 os.mkdir(where)
-                _copy_ownership(lower, where)
+                copy_ownership(lower, where)
             elif not os.path.isdir(where):
                 return None  # a parent is hidden already
         return os.path.join(where, parts[-1])
@@ -212,111 +207,11 @@ def layer_name(path: str) -> str:
     return path.strip("/").replace("%", "%25").replace("/", "%") or "@root"
 
 
-def mount_root(view: dict[str, Any], layers: list[str], upper: str, work: str, root: str, shared_memory_bytes: int) -> None:
-    """Build the root of a sandbox at `root`, in a mount namespace of its own, and enter it.
-
-    `layers`: image layers, the topmost first. `upper`: what the sandbox writes.
-    """
-    for path, lowers in view["overlays"]:
-        name = layer_name(path)
-        top, scratch = os.path.join(upper, name), os.path.join(work, name)
-        stack = [folder for folder in (os.path.join(layer, name) for layer in layers) if os.path.isdir(folder)] + lowers
-        if not os.path.isdir(top):
-            os.mkdir(top)
-            _copy_ownership(stack[0], top)
-        os.mkdir(scratch)
-        _overlay(stack, top, scratch, root + path)
-    _mount_proc(root + "/proc")
-    _mount_dev(root + "/dev", shared_memory_bytes)
-    _mount_sys(root + "/sys")
-    kernel.pivot_root(root)
-
-
-def usable_for_upper(folder: str) -> bool:
-    """Whether what a sandbox writes may lie in `folder`: not below anything shown, and on a file system that overlay can use."""
-    real = os.path.realpath(folder)
-    if any(_within(real, os.path.realpath("/" + name)) for name in SHOWN):
-        return False
-    trial = os.path.join(folder, f".trial-{os.getpid()}")
-    parts = [os.path.join(trial, name) for name in ("lower", "upper", "work", "root")]
-    try:
-        os.makedirs(folder, 0o700, exist_ok=True)
-        os.mkdir(trial)
-        for part in parts:
-            os.mkdir(part)
-        _overlay(parts[:1], *parts[1:])
-        kernel.unmount(parts[3])
-        return True
-    except OSError:
-        return False
-    finally:
-        if os.path.isdir(trial):
-            remove_tree(trial)
-
-
-def _overlay(stack: list[str], upper: str, work: str, target: str) -> None:
-    options = (
-        f"lowerdir={':'.join(_escape(folder) for folder in stack)},upperdir={_escape(upper)},workdir={_escape(work)},userxattr"
-    )
-    try:
-        # volatile: what a trial wrote need not survive a power cut, and the end of the mount does not wait for the disk
-        kernel.mount("overlay", target, "overlay", kernel.MS_NODEV, options + ",volatile")
-    except OSError:
-        kernel.mount("overlay", target, "overlay", kernel.MS_NODEV, options)
-
-
-def _mount_proc(proc: str) -> None:
-    kernel.mount("proc", proc, "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
-    for name in _PROC_READ_ONLY:
-        if os.path.exists(f"{proc}/{name}"):
-            kernel.bind(f"{proc}/{name}", f"{proc}/{name}", read_only=True)
-    for name in _PROC_MASKED:
-        path = f"{proc}/{name}"
-        if os.path.isdir(path):
-            kernel.mount("tmpfs", path, "tmpfs", kernel.MS_RDONLY, "size=0,mode=555")
-        elif os.path.exists(path):
-            kernel.bind("/dev/null", path)
-
-
-def _mount_dev(dev: str, shared_memory_bytes: int) -> None:
-    kernel.mount("tmpfs", dev, "tmpfs", kernel.MS_NOSUID, "size=64k,mode=755")
-    for name in _DEVICES:
-        os.close(os.open(f"{dev}/{name}", os.O_CREAT | os.O_WRONLY, 0o666))
-        kernel.bind(f"/dev/{name}", f"{dev}/{name}")
-    for name, target in (
-        ("fd", "/proc/self/fd"),
-        ("stdin", "fd/0"),
-        ("stdout", "fd/1"),
-        ("stderr", "fd/2"),
-        ("ptmx", "pts/ptmx"),
-    ):
-        os.symlink(target, f"{dev}/{name}")
-    os.mkdir(f"{dev}/pts")
-    os.mkdir(f"{dev}/shm")
-    flags = kernel.MS_NOSUID | kernel.MS_NOEXEC
-    try:
-        kernel.mount("devpts", f"{dev}/pts", "devpts", flags, "newinstance,ptmxmode=0666,mode=0620,gid=5")
-    except OSError:  # group 5 (tty) is not mapped
-        kernel.mount("devpts", f"{dev}/pts", "devpts", flags, "newinstance,ptmxmode=0666,mode=0620")
-    kernel.mount("tmpfs", f"{dev}/shm", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, f"mode=1777,size={shared_memory_bytes}")
-
-
-def _mount_sys(sys: str) -> None:
-    """Only the processors and memory of the machine, which programs ask for, and read-only."""
-    kernel.mount("tmpfs", sys, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=64k,mode=555")
-    shown = f"{sys}/devices/system"
-    try:
-        os.makedirs(shown)
-        kernel.bind("/sys/devices/system", shown, read_only=True)
-    except OSError:  # better none than a writable one
-        kernel.unmount(sys)
-
-
 def detach_foreign_mounts() -> None:
     """With the rights of the machine's root, in this mount namespace only: uncover shown folders, so that each is one piece."""
     for point, kind in sorted(_mount_points().items(), reverse=True):
         top = point.split("/")[1]
-        if top in SHOWN and "/" in point[1:] and (kind not in _DISKS or any(_within(point, hidden) for hidden in HIDDEN)):
+        if top in SHOWN and "/" in point[1:] and (kind not in _DISKS or any(within(point, hidden) for hidden in HIDDEN)):
             kernel.unmount(point)
 
 
@@ -355,7 +250,7 @@ def _key_files() -> list[str]:
         return []
 
 
-def _within(path: str, folder: str) -> bool:
+def within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder + "/")
 
 
@@ -398,12 +293,12 @@ def _copy_file(source: str, target: str) -> None:
     except OSError:
         return
     _write(target, data, stat.S_IMODE(os.stat(source).st_mode))
-    _copy_ownership(source, target)
+    copy_ownership(source, target)
 
 
 def _copy_tree(source: str, target: str) -> None:
     os.mkdir(target)
-    _copy_ownership(source, target)
+    copy_ownership(source, target)
     try:
         entries = list(os.scandir(source))
     except OSError:
@@ -418,7 +313,7 @@ def _copy_tree(source: str, target: str) -> None:
             _copy_file(entry.path, copy)
 
 
-def _copy_ownership(source: str, target: str) -> None:
+def copy_ownership(source: str, target: str) -> None:
     """Mode always, owner where this user may give it."""
     status, made = os.stat(source), os.stat(target)
     if _NOBODY not in (status.st_uid, status.st_gid) and (status.st_uid, status.st_gid) != (made.st_uid, made.st_gid):
@@ -428,7 +323,3 @@ def _copy_ownership(source: str, target: str) -> None:
             pass  # an ordinary user keeps it: nothing is lost but the name of the owner
     if stat.S_IMODE(status.st_mode) != stat.S_IMODE(made.st_mode):
         os.chmod(target, stat.S_IMODE(status.st_mode))
-
-
-def _escape(path: str) -> str:
-    return path.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")
