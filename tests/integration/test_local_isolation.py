@@ -213,7 +213,7 @@ async def test_processes_of_the_machine_are_not_there(environment: LocalEnvironm
 
 
 async def test_shared_memory_and_ipc_are_its_own(environment: LocalEnvironment) -> None:
-    host = Path("/dev/shm/rollout-isolation-test")
+    host = Path(f"/dev/shm/rollout-{JOB}")
     host.write_text("host")
     try:
         assert await ok(environment, "ls -A /dev/shm") == ""
@@ -240,11 +240,11 @@ async def test_variables_of_the_host_are_nowhere(tmp_path: Path, monkeypatch: py
 
 async def test_without_a_network_services_of_the_machine_are_out_of_reach(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as abstract:
-        abstract.bind("\0rollout-isolation-test")
+        abstract.bind(f"\0rollout-{JOB}")
         abstract.listen()
         port = server.getsockname()[1]
         connect = f"import socket; socket.create_connection(('127.0.0.1', {port}), 5)"
-        connect_abstract = "import socket; socket.socket(socket.AF_UNIX).connect('\\0rollout-isolation-test')"
+        connect_abstract = f"import socket; socket.socket(socket.AF_UNIX).connect('\\0rollout-{JOB}')"
         backend = new_backend(tmp_path)
         closed = await backend.start(new_spec(network="none"), await backend.prepare(new_spec()))
         opened = await backend.start(new_spec(), await backend.prepare(new_spec()))
@@ -365,7 +365,8 @@ async def test_a_daemon_that_forked_twice_is_gone_after_the_stop(tmp_path: Path)
     backend = new_backend(tmp_path)
     environment = await backend.start(new_spec(), await backend.prepare(new_spec()))
     await ok(environment, f"setsid sh -c 'setsid sleep 98765.{os.getpid()} & exit' > /dev/null 2>&1 < /dev/null")
-    assert host_processes(f"sleep 98765.{os.getpid()}")
+    while not host_processes(f"sleep 98765.{os.getpid()}"):  # the command may end before its daemon runs
+        await asyncio.sleep(0.01)
     await environment.stop()
     assert not host_processes(f"sleep 98765.{os.getpid()}")
     await backend.aclose()
@@ -425,7 +426,8 @@ async def test_after_a_kill_of_rollout_no_process_and_no_mount_is_left(tmp_path:
         try:
             assert driver.stdout is not None
             assert driver.stdout.readline() == b"started\n"
-            assert host_processes(f"sleep {seconds}")
+            while not host_processes(f"sleep {seconds}"):
+                await asyncio.sleep(0.01)
             tasks = Path(f"/proc/{driver.pid}/task").glob("*/children")
             processes = [process for task in tasks for process in task.read_text().split()]
             assert processes
