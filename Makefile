@@ -12,7 +12,7 @@
 PYTHON ?= python3
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check --quiet
-PROJECTS := core/pyproject.toml
+PROJECTS := core/pyproject.toml $(wildcard rollout_*/pyproject.toml plugins/*/pyproject.toml)
 PYTEST_ARGS ?=
 
 .PHONY: help quickstart test lint docs bench-quick clean
@@ -37,7 +37,7 @@ docs: $(VENV)/.installed-dev
 	$(VENV)/bin/python docs/generate.py
 
 bench-quick: $(VENV)/.installed
-	@for script in benchmarks/*.py; do echo "== $$script"; $(VENV)/bin/python $$script --quick || exit 1; done
+	@status=0; for script in benchmarks/*.py; do echo "== $$script"; $(VENV)/bin/python $$script --quick || status=1; done; exit $$status
 
 clean:
 	rm -rf $(VENV) jobs .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -49,8 +49,8 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 # The stamps say what was installed: a second run starts at once, a changed list of dependencies is installed again.
-$(VENV)/.installed: $(PROJECTS) | $(VENV)/bin/python
-	$(PIP) install $(addprefix -e ./,$(patsubst %/pyproject.toml,%,$(PROJECTS)))
+$(VENV)/.installed: core/pyproject.toml | $(VENV)/bin/python
+	$(PIP) install -e ./core
 	@touch $@
 
 $(VENV)/.installed-dev: requirements-dev.txt $(PROJECTS) | $(VENV)/bin/python

@@ -196,6 +196,15 @@ def test_documentation_that_the_code_mentions_exists() -> None:
     assert [name for name in sorted(mentioned) if not (ROOT / name).is_file()] == []
 
 
+def test_files_of_the_architecture_page_exist() -> None:
+    page = (ROOT / "docs/architecture.md").read_text("utf-8")
+    picture = page[page.index("core/src/rollout/\n") : page.index("tests/ docs/")]
+    names = set(re.findall(r"(\w+\.py|\w+/)(?=\s|$)", picture))
+    assert len(names) > 20
+    there = {path.name + "/" * path.is_dir() for path in (ROOT / "core/src/rollout").rglob("*")} | {"rollout/"}
+    assert sorted(names - there) == []
+
+
 def test_every_variable_that_the_code_reads_is_in_the_table() -> None:
     """Those that are set inside of sandboxes or by the shell's completion are others."""
     read = set()
