@@ -37,6 +37,7 @@ cd $S/root
 mkdir -p usr etc var opt proc dev tmp app logs
 for link in bin sbin lib lib64; do [ -L /$link ] && cp -d /$link . || true; done
 for name in usr etc var opt; do
+    grep -q " /$name/" /proc/self/mountinfo && continue # the kernel refuses an overlay over what is mounted below it
     mkdir -p $S/up/$name $S/wk/$name
     mount -t overlay overlay -o lowerdir=/$name,upperdir=$S/up/$name,workdir=$S/wk/$name,userxattr $S/root/$name
 done
