@@ -11,11 +11,15 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from functools import cache
+from typing import NoReturn
 
 import pytest
 
 ORDINARY_USER = 65534
 """`nobody`, as whom root tries what an ordinary user may do."""
+
+DOCKER_IMAGE = "debian:trixie-slim"
+"""An image that tests of the `docker` environment start from: Debian with python3, git and procps."""
 
 NAMESPACES = ("unshare", "--mount", "--pid", "--net", "--fork", "--mount-proc", "true")
 """What the `local` environment asks of the kernel."""
@@ -47,10 +51,15 @@ def _git_http() -> str | None:
     return None if os.access(program, os.X_OK) else f"{program} is not there"
 
 
+def _docker() -> str | None:
+    return _run("docker", "image", "inspect", DOCKER_IMAGE)
+
+
 COMPONENTS: dict[str, Callable[[], str | None]] = {
     "local": _local,
     "local-user": _local_user,
     "git-http": _git_http,
+    "docker": _docker,
 }
 """Component to a probe that says what is missing, or None."""
 
@@ -64,8 +73,12 @@ def missing(component: str) -> str | None:
 def require(component: str) -> None:
     """Skip the running test where the component is missing; fail it where ROLLOUT_REQUIRE names the component."""
     reason = missing(component)
-    if reason is None:
-        return
+    if reason is not None:
+        unavailable(component, reason)
+
+
+def unavailable(component: str, reason: str) -> NoReturn:
+    """Skip the running test for want of a component, or fail it where ROLLOUT_REQUIRE names the component."""
     if component in os.environ.get("ROLLOUT_REQUIRE", "").replace(",", " ").split():
         pytest.fail(f"ROLLOUT_REQUIRE names {component}, which cannot be used here: {reason}", pytrace=False)
     pytest.skip(f"needs {component}: {reason}")

@@ -1,0 +1,1 @@
+"""`environment.type: docker`: sandboxes as containers of a Docker engine."""

@@ -1,0 +1,266 @@
+"""One started container: commands, files, the end."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import posixpath
+import re
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import docker.errors
+import requests.exceptions
+import urllib3.exceptions
+
+from rollout.core.aio import Blocking, run_shielded
+from rollout.core.archive import pack, unpack
+from rollout.core.capture import OutputCapture
+from rollout.core.errors import CommandTimeoutError, EnvironmentLostError, SandboxError, TeardownError, TransferError
+from rollout.core.types import DEFAULT_TRANSFER_LIMITS, Command, ExecResult, OutputSink, Stream, TransferLimits, TransferReport
+from rollout_docker.command import Container, RunningCommand, run_command
+from rollout_docker.engine import Refused
+
+_SPOOLED_BYTES = 4 * 1024 * 1024
+_MAX_WAITING_BYTES = 1024 * 1024
+_KILLED = 137
+_OOM_GRACE_SEC = 0.25
+_REMOVAL_TIMEOUT_SEC = 60.0
+_FOREIGN = (docker.errors.DockerException, requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError)
+
+
+class DockerEnvironment:
+    """The Environment of `type: docker`."""
+
+    def __init__(self, container: Container, blocking: Blocking, oom_kills: Callable[[str], int] | None) -> None:
+        """`oom_kills`: how often the kernel killed in a container for memory; None when it has no limit of memory."""
+        self._container = container
+        self._blocking = blocking
+        self._oom_kills = oom_kills
+        self._owners: dict[str, tuple[int, int]] = {}
+        self._stopping: asyncio.Task[None] | None = None
+
+    async def exec(self, command: Command, sink: OutputSink | None = None) -> ExecResult:
+        if not command.argv:
+            raise ValueError("a command needs at least a program")
+        capture = OutputCapture(command.max_output_bytes, sink)
+        before = self._oom_count()
+        running = RunningCommand(self._container, capture.feed)
+        try:
+            async with asyncio.timeout(command.timeout_sec):
+                await run_command(running, command)
+                code = await asyncio.shield(running.done)
+        except TimeoutError as error:
+            await run_shielded(running.kill())
+            text = f"{command.argv[0]} was still running after {command.timeout_sec:g} s; its processes were killed"
+            raise CommandTimeoutError(text) from error
+        except asyncio.CancelledError:
+            await run_shielded(running.kill())
+            raise
+        return capture.result(code, out_of_memory=await self._ran_out_of_memory(before, code))
+
+    async def open(self, command: Command, sink: OutputSink | None = None) -> DockerProcess:
+        process = DockerProcess(self._container, sink)
+        await run_command(process.running, command, live=True)
+        return process
+
+    async def upload(self, source: Path, target: str, *, owner: str | None = None) -> None:
+        _check_path(target)
+        self._check_alive()
+        ids = await self._owner(owner)
+        name = posixpath.normpath(target).strip("/") or "."
+        await self._transfer(lambda: self._put(source, name, ids), f"cannot copy {source} to {target}")
+
+    async def download(self, source: str, target: Path, limits: TransferLimits = DEFAULT_TRANSFER_LIMITS) -> TransferReport:
+        _check_path(source)
+        self._check_alive()
+        doing = f"cannot copy {source} out of the environment"
+        report = await self._transfer(lambda: self._get(posixpath.normpath(source), target, limits), doing)
+        if report is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file or folder in the environment", source)
+        return cast(TransferReport, report)
+
+    async def stop(self) -> None:
+        if self._stopping is None:
+            self._stopping = asyncio.ensure_future(self._stop())
+        await run_shielded(_wait(self._stopping))
+
+    async def _stop(self) -> None:
+        container = self._container
+        container.gone = container.gone or "it was stopped"
+        for running in list(container.running):
+            running.lose(EnvironmentLostError("the environment was stopped"))
+        await remove_container(container)
+
+    def _check_alive(self) -> None:
+        if self._container.gone is not None:
+            raise EnvironmentLostError(f"the environment is gone: {self._container.gone}")
+
+    def _oom_count(self) -> int:
+        return self._oom_kills(self._container.id) if self._oom_kills else 0
+
+    async def _ran_out_of_memory(self, before: int, code: int) -> bool:
+        if self._oom_kills is None:
+            return False
+        if code == _KILLED and self._oom_count() == before:
+            await asyncio.sleep(_OOM_GRACE_SEC)  # the engine's news of it may come after the command's end
+        return self._oom_count() > before
+
+    async def _owner(self, owner: str | None) -> tuple[int, int]:
+        if owner is None:
+            return 0, 0
+        numbers = re.fullmatch(r"([0-9]{1,10})(?::([0-9]{1,10}))?", owner)
+        if numbers is not None and numbers[2] is not None:
+            return int(numbers[1]), int(numbers[2])
+        if owner not in self._owners:
+            asking = Command(argv=("sh", "-c", "id -u && id -g"), user=owner, cwd="/", max_output_bytes=100)
+            result = await self.exec(asking)
+            ids = result.stdout.split()
+            if result.exit_code != 0 or len(ids) != 2:
+                raise TransferError(f"the environment does not know the user {owner}")
+            self._owners[owner] = int(ids[0]), int(ids[1])
+        return self._owners[owner]
+
+    def _put(self, source: Path, name: str, owner: tuple[int, int]) -> None:
+        with tempfile.SpooledTemporaryFile(_SPOOLED_BYTES) as archive:
+            pack(source, archive, name=name, owner=owner)
+            archive.seek(0)
+            self._container.engine.sdk.api.put_archive(self._container.id, "/", archive)
+
+    def _get(self, source: str, target: Path, limits: TransferLimits) -> TransferReport | None:
+        """None: there is no such file."""
+        try:
+            chunks, _ = self._container.engine.sdk.api.get_archive(self._container.id, source)
+        except docker.errors.NotFound as error:
+            if "No such container" in str(error.explanation):
+                raise
+            return None
+        try:
+            return unpack(_Chunks(chunks), target, limits)
+        finally:
+            chunks.close()
+
+    async def _transfer(self, work: Callable[[], Any], doing: str) -> Any:
+        thread = asyncio.ensure_future(self._blocking(work))
+        try:
+            return await asyncio.shield(thread)
+        except asyncio.CancelledError:
+            await run_shielded(_finish(thread))
+            raise
+        except (*_FOREIGN, TransferError) as error:
+            lost = await self._container.lost()
+            if lost is not None:
+                raise lost from error
+            if isinstance(error, TransferError):
+                raise
+            text = error.explanation if isinstance(error, docker.errors.APIError) else error
+            raise TransferError(f"{doing}: {text}") from error
+
+
+class DockerProcess:
+    """A command with live standard streams."""
+
+    def __init__(self, container: Container, sink: OutputSink | None) -> None:
+        self._sink = sink
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+        self._arrived = asyncio.Event()
+        self.running = RunningCommand(container, self._take)
+        self.running.done.add_done_callback(lambda done: self._arrived.set())
+
+    def _take(self, stream: Stream, chunk: bytes) -> None:
+        if stream == "stderr":
+            if self._sink is not None:
+                self._sink(stream, chunk)
+            return
+        self._waiting.append(chunk)
+        self._waiting_bytes += len(chunk)
+        if self._waiting_bytes > _MAX_WAITING_BYTES:
+            self.running.room.clear()
+        self._arrived.set()
+
+    async def write(self, data: bytes) -> None:
+        """Raises BrokenPipeError when the program no longer reads."""
+        try:
+            await self.running.write(data)
+        except ConnectionError as error:
+            raise BrokenPipeError(errno.EPIPE, "the program closed its standard input") from error
+
+    async def close_stdin(self) -> None:
+        self.running.close_stdin()
+
+    async def output(self) -> AsyncIterator[bytes]:
+        while True:
+            self._arrived.clear()
+            if self._waiting:
+                chunk = b"".join(self._waiting)
+                self._waiting.clear()
+                self._waiting_bytes = 0
+                self.running.room.set()
+                yield chunk
+            elif self.running.done.done():
+                return
+            else:
+                await self._arrived.wait()
+
+    async def wait(self) -> int:
+        self.running.room.set()
+        return await asyncio.shield(self.running.done)
+
+    async def kill(self) -> None:
+        await run_shielded(self.running.kill())
+
+
+class _Chunks:
+    """An iterator of chunks as a stream to read."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._rest = memoryview(b"")
+
+    def read(self, size: int, /) -> bytes:
+        if not self._rest:
+            self._rest = memoryview(next(self._chunks, b""))
+        data, self._rest = self._rest[:size], self._rest[size:]
+        return bytes(data)
+
+
+async def remove_container(container: Container) -> None:
+    """Kill and remove; fine when it is gone already.
+
+    Raises:
+        TeardownError
+    """
+    try:
+        async with asyncio.timeout(_REMOVAL_TIMEOUT_SEC):
+            while True:
+                try:
+                    await container.engine.call("DELETE", f"/containers/{container.name}", query={"force": 1, "v": 1})
+                except Refused as error:
+                    if error.status == 404:
+                        return
+                    if error.status != 409:
+                        raise
+                    await asyncio.sleep(0.1)  # somebody else removes it right now
+                else:
+                    return
+    except (SandboxError, TimeoutError) as error:
+        raise TeardownError(f"container {container.name} cannot be removed: {error or 'the engine takes too long'}") from error
+
+
+def _check_path(path: str) -> None:
+    if not path.startswith("/") or "\0" in path:
+        raise TransferError(f"{path!r} is not an absolute path of the environment")
+
+
+async def _wait(future: asyncio.Future[Any]) -> None:
+    await asyncio.shield(future)
+
+
+async def _finish(thread: asyncio.Future[Any]) -> None:
+    """Wait for a thread whose outcome nobody wants any more."""
+    await asyncio.wait([thread])
+    if not thread.cancelled():
+        thread.exception()

@@ -1,0 +1,193 @@
+"""Images: built from a task's `environment/` folder or pulled, once per content."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import json
+import re
+import tempfile
+from collections import deque
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import docker.auth
+from docker.utils.build import exclude_paths
+
+from rollout.core.aio import Blocking
+from rollout.core.archive import pack
+from rollout.core.errors import BuildError, ImagePullError
+from rollout.core.types import EnvironmentSpec, OutputSink
+from rollout_docker.engine import Engine, Refused, Unreachable
+from rollout_docker.options import DockerOptions
+
+_TAIL_LINES = 20
+_SPOOLED_BYTES = 4 * 1024 * 1024
+_NO_BASE = re.compile(
+    r"pull access denied|manifest unknown|not found|no such host|dial tcp|TLS handshake|timeout|connection refused"
+)
+
+
+class Images:
+    """The images that one job needs of one engine."""
+
+    def __init__(self, engine: Engine, blocking: Blocking, options: DockerOptions, *, offline: bool, job_id: str) -> None:
+        self._engine = engine
+        self._blocking = blocking
+        self._options = options
+        self._pull = "never" if offline else options.pull
+        self._job_id = job_id
+        self._made: set[str] = set()
+
+    async def prepare(self, spec: EnvironmentSpec, *, force: bool, sink: OutputSink | None) -> str:
+        """Raises BuildError, ImagePullError."""
+        dockerfile = dockerfile_of(spec)
+        try:
+            if spec.docker_image is not None and not (force and dockerfile is not None):
+                return await self._pulled(spec.docker_image, sink)
+            assert dockerfile is not None, "check() refuses a task with neither"
+            tag = self._tag(spec)
+            if force or await self.inspect(tag) is None:
+                await self._build(spec, dockerfile, tag, force=force, sink=sink)
+                self._made.add(tag)
+            return tag
+        except (Refused, Unreachable) as error:
+            raise BuildError(f"the image of task {spec.task_name} cannot be made: {error}") from error
+
+    async def inspect(self, image: str) -> dict[str, Any] | None:
+        """What the engine knows of an image, or None."""
+        try:
+            found = await self._engine.call("GET", f"/images/{image}/json")
+        except Refused as error:
+            if error.status == 404:
+                return None
+            raise
+        return dict(found)
+
+    async def remove(self, image: str) -> None:
+        """Remove an image that this job built and that nobody else uses."""
+        if image in self._made:
+            self._made.discard(image)
+            try:
+                await self._engine.call("DELETE", f"/images/{image}")
+            except Refused as error:
+                if error.status not in (404, 409):
+                    raise
+
+    def _tag(self, spec: EnvironmentSpec) -> str:
+        options = self._options
+        parts = [spec.digest]
+        if options.build_args or options.target or options.platform:
+            parts.append(json.dumps([sorted(options.build_args.items()), options.target, options.platform]))
+        return f"rollout/{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:40]}:latest"
+
+    async def _pulled(self, name: str, sink: OutputSink | None) -> str:
+        found = await self.inspect(name) if self._pull != "always" else None
+        if found is None and self._pull == "never":
+            raise ImagePullError(f"the image {name} is not here, and may not be fetched (pull: never, or offline)")
+        if found is None:
+            reference = name if ":" in name.rsplit("/", 1)[-1] or "@" in name else f"{name}:latest"
+            query = {"fromImage": reference, **self._platform()}
+            lines = self._engine.lines("POST", "/images/create", query, headers=await self._blocking(_pull_auth, name))
+            try:
+                async with contextlib.aclosing(lines):
+                    async for line in lines:
+                        if "error" in line:
+                            raise ImagePullError(f"the image {name} cannot be fetched: {line['error']}")
+                        if sink is not None and "progressDetail" not in line:
+                            sink("stdout", f"{line.get('id', '')} {line.get('status', '')}\n".lstrip().encode())
+            except Refused as error:
+                raise ImagePullError(f"the image {name} cannot be fetched: {error}") from error
+            found = await self.inspect(name)
+            if found is None:
+                raise ImagePullError(f"the image {name} was fetched and is not there")
+        return str(found["Id"])
+
+    async def _build(self, spec: EnvironmentSpec, dockerfile: Path, tag: str, *, force: bool, sink: OutputSink | None) -> None:
+        options = self._options
+        query: dict[str, Any] = {
+            "t": tag,
+            "dockerfile": dockerfile.name,
+            "rm": 1,
+            "forcerm": 1,
+            "nocache": int(force),
+            "pull": int(self._pull == "always"),
+            "buildargs": json.dumps(options.build_args),
+            "labels": json.dumps({"rollout.environment": spec.digest}),
+            **self._platform(),
+        }
+        if options.target is not None:
+            query["target"] = options.target
+        if options.network is not None:
+            query["networkmode"] = options.network
+        with tempfile.SpooledTemporaryFile(_SPOOLED_BYTES) as context:
+            await self._blocking(_pack_context, dockerfile.parent, dockerfile.name, context)
+            headers = {"Content-Type": "application/x-tar", **await self._blocking(_build_auth)}
+            lines = self._engine.lines("POST", "/build", query, file=context, headers=headers)
+            async with contextlib.aclosing(lines):
+                await _follow(lines, spec.task_name, sink)
+
+    def _platform(self) -> dict[str, str]:
+        return {"platform": self._options.platform} if self._options.platform else {}
+
+
+async def _follow(lines: AsyncIterator[Any], task: str, sink: OutputSink | None) -> None:
+    """Pass on a build's log; raise what it says in the end."""
+    step, tail = "", deque[str](maxlen=_TAIL_LINES)
+    async for line in lines:
+        text = line.get("stream", "")
+        if text.startswith("Step "):
+            step = text.strip()
+            tail.clear()
+        elif text.strip() and not text.startswith(" --->"):
+            tail.extend(part for part in text.splitlines() if part.strip())
+        if text and sink is not None:
+            sink("stdout", text.encode())
+        if "error" in line:
+            if sink is not None:
+                sink("stderr", f"{line['error']}\n".encode())
+            quoted = "".join(f"\n    {part}" for part in tail)
+            kind = ImagePullError if " FROM " in step and _NO_BASE.search(line["error"]) else BuildError
+            raise kind(
+                f"the image of task {task} cannot be built: {step or 'before the first step'}: {line['error'].strip()}{quoted}"
+            )
+    await asyncio.sleep(0)
+
+
+def dockerfile_of(spec: EnvironmentSpec) -> Path | None:
+    """The task's Dockerfile, if it has one."""
+    if spec.directory is None:
+        return None
+    path = Path(spec.directory, "Dockerfile")
+    return path if path.is_file() else None
+
+
+def _pack_context(folder: Path, dockerfile: str, out: Any) -> None:
+    ignored = folder / ".dockerignore"
+    if not ignored.is_file():
+        pack(folder, out, name=".")
+        return
+    lines = (line.strip() for line in ignored.read_text("utf-8", "replace").splitlines())
+    patterns = [line for line in lines if line and not line.startswith("#")]
+    kept = set(exclude_paths(str(folder), patterns, dockerfile=dockerfile))
+    for path in list(kept):
+        kept.update(str(parent) for parent in Path(path).parents)
+    pack(folder, out, name=".", keep=kept.__contains__)
+
+
+def _pull_auth(name: str) -> dict[str, str]:
+    registry, _ = docker.auth.resolve_repository_name(name.split("@")[0])
+    config = docker.auth.resolve_authconfig(docker.auth.load_config(), registry)
+    return {"X-Registry-Auth": _header(config)} if config else {}
+
+
+def _build_auth() -> dict[str, str]:
+    credentials = docker.auth.load_config().get_all_credentials()  # type: ignore[no-untyped-call]
+    return {"X-Registry-Config": _header(credentials)} if credentials else {}
+
+
+def _header(value: Any) -> str:
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).decode()
