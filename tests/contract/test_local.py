@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from require import unavailable
 from rollout.builtin.local import LocalBackend, LocalOptions
 from rollout.core.protocols import EXEC_USER, LIVE_STDIO, NETWORK_NONE, BackendContext
 from rollout.testing.environment import EnvironmentSuite
@@ -43,7 +44,7 @@ def test_an_ordinary_user_passes_the_same_suite(tmp_path: Path, request: pytest.
     """In a Python that this user may read: the one of the tests may lie in a home folder."""
     setpriv = shutil.which("setpriv")
     if setpriv is None:
-        pytest.skip("there is no setpriv to become an ordinary user with")
+        unavailable("local-user", "there is no setpriv to become an ordinary user with")
     # `env` between: setpriv itself still has root's rights when it looks for the program
     become = [setpriv, f"--reuid={_USER}", f"--regid={_USER}", "--clear-groups", "--inh-caps=-all", "/usr/bin/env"]
     tests = Path(__file__).parents[1]
@@ -58,7 +59,7 @@ def test_an_ordinary_user_passes_the_same_suite(tmp_path: Path, request: pytest.
         if subprocess.run([*become, python, "-c", probe], env=environ, cwd="/", capture_output=True).returncode == 0:
             break
     else:
-        pytest.skip("no Python that an ordinary user may use can import the tests' packages")
+        unavailable("local-user", "no Python that an ordinary user may use can import the tests' packages")
     # Not tmp_path: pytest closes the folder above to others, and every pytest that starts closes it again.
     mine = Path(tempfile.mkdtemp(prefix="rollout-user-"))
     request.addfinalizer(lambda: shutil.rmtree(mine))

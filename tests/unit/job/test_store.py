@@ -88,7 +88,7 @@ def test_json_files_are_replaced_whole(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="cannot write .*file"):
+    with pytest.raises(StoreError, match=r"cannot write .*file"):
         write_atomic(tmp_path / "file" / "x", b"")
 
 

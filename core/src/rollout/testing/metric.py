@@ -16,9 +16,9 @@ from rollout.core.types import MetricValue, Score
 class MetricSuite:
     """What every metric must do.
 
-        class TestMedian(MetricSuite):
-            metric = Median
-            options = {"low": True}
+    class TestMedian(MetricSuite):
+        metric = Median
+        options = {"low": True}
     """
 
     metric: ClassVar[type[Metric]]

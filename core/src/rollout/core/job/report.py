@@ -209,6 +209,7 @@ _MEANINGLESS = re.compile(
     r"[\W_]*"
     r"|=+ .* in [\d.]+\s?s.* =+"
     r"|(ran \d+ tests? in .*)"
+    r"|FAILED \(.*\)"
     r"|(real|user|sys)\s+\d+m[\d.]+s"
     r"|(make(\[\d+\])?: (leaving|entering) directory.*)",
     re.IGNORECASE,
