@@ -406,7 +406,8 @@ _DRIVER = """
     from rollout.core.types import Command, EnvironmentSpec, Resources
 
     async def main(folder: Path, seconds: str) -> None:
-        context = BackendContext(job_id="killed", work_dir=folder / "work-killed", cache_dir=folder / "cache", concurrency=2)
+        job_id = f"killed-{seconds[6:]}"
+        context = BackendContext(job_id=job_id, work_dir=folder / "work", cache_dir=folder / "cache", concurrency=2)
         backend = LocalBackend(LocalOptions(), context)
         spec = EnvironmentSpec(task_name="t", directory=None, digest="d", resources=Resources(memory_bytes=1 << 30))
         environment = await backend.start(spec, await backend.prepare(spec))
@@ -438,13 +439,15 @@ async def test_after_a_kill_of_rollout_no_process_and_no_mount_is_left(tmp_path:
         while Path(f"/proc/{process}").exists():
             await asyncio.sleep(0.025)
     assert Path("/proc/self/mounts").read_text() == mounts
-    reaper = new_backend(tmp_path, job_id="killed")
-    removed = await reaper.reap("killed")
+    job_id = f"killed-{os.getpid()}"
+    context = BackendContext(job_id=job_id, work_dir=tmp_path / "work", cache_dir=tmp_path / "cache", concurrency=1)
+    reaper = LocalBackend(LocalOptions(), context)
+    removed = await reaper.reap(job_id)
     await reaper.aclose()
     assert any("sandbox files" in line for line in removed)
-    assert list((tmp_path / "work-killed" / "sandboxes").iterdir()) == []
+    assert list((tmp_path / "work" / "sandboxes").iterdir()) == []
     for _, parent in cgroups.find().values():
-        assert list(Path(parent).glob("rollout-killed-*")) == []
+        assert list(Path(parent).glob(f"rollout-{job_id}-*")) == []
 
 
 @pytest.fixture(autouse=True)

@@ -297,7 +297,7 @@ def test_any_well_formed_headers_keep_within_the_target(
         pass
     assert {path.name for path in folder.iterdir()} <= {"out"}
     for path in (folder / "out").rglob("*"):
-        assert path.resolve().is_relative_to((folder / "out").resolve())
+        assert Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder / "out"))
 
 
 def test_pack_replaces_modes_and_owners_and_leaves_out(tmp_path: Path) -> None:
