@@ -71,7 +71,12 @@ def start_sandbox(control: socket.socket, config: dict[str, Any], shown: dict[st
 
         def move(pid: int) -> str:
             if config["groups"]:
-                cgroups.create(config["groups"], config["name"], limits, pid)
+                try:
+                    cgroups.create(config["groups"], config["name"], limits, pid)
+                finally:
+                    # a start that was given up meanwhile: whoever removes its groups may have been here before they were made
+                    if not os.path.exists(f"/proc/{pid}"):
+                        cgroups.remove(cgroups.folders(config["groups"], config["name"]))
             return ""
 
         helper = Helper(write, move)
