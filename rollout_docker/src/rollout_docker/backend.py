@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rollout.core.aio import Blocking, Once, run_shielded
-from rollout.core.errors import ResourceError, SandboxError, StartError, TaskError
+from rollout.core.errors import EnvironmentLostError, ResourceError, SandboxError, StartError, TaskError
 from rollout.core.protocols import API_VERSION, DOCKER_IMAGE, EXEC_USER, GPUS, LIVE_STDIO, NETWORK_NONE, BackendContext
 from rollout.core.quantity import parse_bytes
 from rollout.core.types import EnvironmentSpec, OutputSink, Struct
 from rollout_docker.command import Container
-from rollout_docker.engine import Engine, Refused
+from rollout_docker.engine import Engine
 from rollout_docker.environment import DockerEnvironment, remove_container
 from rollout_docker.images import Images, dockerfile_of
 from rollout_docker.oom import OomWatch
@@ -43,6 +43,7 @@ class DockerBackend:
         self._images: Images | None = None
         self._oom: OomWatch | None = None
         self._inspected: Once[dict[str, Any]] = Once(keep_errors=False)
+        self._usable: Once[None] = Once(keep_errors=False)  # one look per image
         self._warned: set[str] = set()
 
     @property
@@ -117,12 +118,12 @@ class DockerBackend:
             query = {"name": name, **({"platform": self._options.platform} if self._options.platform else {})}
             container.id = (await engine.call("POST", "/containers/create", body, query))["Id"]
             await engine.call("POST", f"/containers/{container.id}/start")
+            await self._usable(image, container.probe)
         except SandboxError as error:
-            if isinstance(error, Refused):
-                self._inspected.forget(image)
+            self._inspected.forget(image)
+            if isinstance(error, EnvironmentLostError):
+                error = StartError(f"its image's /bin/sh does not run, or the container ended at once: {error}")
             await remove_container(container)
-            if isinstance(error, StartError):
-                raise
             kind = ResourceError if _FULL.search(str(error)) else StartError
             raise kind(f"the container of task {spec.task_name} does not start: {error}") from error
         limited = spec.resources.memory_bytes is not None

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rollout.core.aio import run_shielded
+from rollout.core.capture import OutputCapture
 from rollout.core.errors import EnvironmentLostError, OutOfMemoryError, SandboxError
 from rollout.core.types import Command, Stream
 from rollout_docker.engine import Engine, Refused, Unreachable, checked, encode
@@ -79,6 +80,20 @@ class Container:
             return OutOfMemoryError("the container ran out of memory and the kernel ended it")
         reason = f"exit code {state.get('ExitCode')}" + (f", {state['Error']}" if state.get("Error") else "")
         return EnvironmentLostError(f"the container ended unexpectedly ({reason})")
+
+    async def probe(self) -> None:
+        """Run nothing, to see that commands can run.
+
+        Raises:
+            SandboxError: they cannot; the text says why.
+        """
+        said = OutputCapture(1000)
+        nothing = RunningCommand(self, said.feed)
+        await nothing.start(Command(argv=("/bin/sh", "-c", ":"), user="0", cwd="/"))
+        code = await nothing.done
+        if code != 0:
+            text = said.result(code).stderr.decode("utf-8", "replace").strip()
+            raise SandboxError(f"a container of the image cannot run /bin/sh: {text}")
 
     async def kill(self) -> None:
         """End the container: the last resort."""
@@ -240,6 +255,8 @@ class RunningCommand:
             try:
                 state = await self._container.engine.call("GET", f"/exec/{self._exec_id}/json")
                 code = state.get("ExitCode")
+                if self._shell_ran:
+                    await self._container.probe()  # the engine learns of the container's own end a little later
             except SandboxError:
                 code = None
             lost = await self._container.lost()

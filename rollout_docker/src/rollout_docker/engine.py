@@ -15,7 +15,7 @@ import requests.exceptions
 from docker.context import ContextAPI
 
 from rollout.core.errors import RolloutError, SandboxError
-from rollout_docker.http import Address, Connection, Response
+from rollout_docker.http import Address, Connection, Response, probe
 
 _CALL_TIMEOUT_SEC = 300.0
 _PROBE_TIMEOUT_SEC = 10
@@ -66,6 +66,7 @@ class Engine:
                 f"type: docker cannot use the engine at {url}: only unix:// and tcp:// without TLS can be used"
             ) from error
         try:
+            probe(address, _PROBE_TIMEOUT_SEC)  # the SDK leaks a socket when nobody listens
             sdk = docker.DockerClient(base_url=url, version="auto", timeout=_PROBE_TIMEOUT_SEC, max_pool_size=threads)
         except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
             raise SandboxError(f"no Docker engine answers at {url} ({_reason(error)}): {_HELP}") from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from typing import IO, Any, NamedTuple
 from urllib.parse import urlsplit
@@ -36,6 +37,16 @@ class Address(NamedTuple):
         if parts.scheme in ("tcp", "http") and parts.hostname:
             return cls(None, parts.hostname, parts.port or 2375)
         raise ValueError(f"{url!r} is neither unix:///path nor tcp://host:port")
+
+
+def probe(address: Address, timeout_sec: float) -> None:
+    """Connect and hang up. Raises OSError."""
+    if address.path is None:
+        socket.create_connection((address.host, address.port), timeout_sec).close()
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as unix:
+        unix.settimeout(timeout_sec)
+        unix.connect(address.path)
 
 
 class Response(NamedTuple):

@@ -26,6 +26,7 @@ from rollout_docker.options import DockerOptions
 
 _TAIL_LINES = 20
 _SPOOLED_BYTES = 4 * 1024 * 1024
+_COLOURS = re.compile("\x1b\\[[0-9;]*m")
 _NO_BASE = re.compile(
     r"pull access denied|manifest unknown|not found|no such host|dial tcp|TLS handshake|timeout|connection refused"
 )
@@ -142,8 +143,8 @@ async def _follow(lines: AsyncIterator[Any], task: str, sink: OutputSink | None)
         if text.startswith("Step "):
             step = text.strip()
             tail.clear()
-        elif text.strip() and not text.startswith(" --->"):
-            tail.extend(part for part in text.splitlines() if part.strip())
+        elif not text.startswith((" --->", "Removing intermediate")):
+            tail.extend(part for part in _COLOURS.sub("", text).splitlines() if part.strip())
         if text and sink is not None:
             sink("stdout", text.encode())
         if "error" in line:
