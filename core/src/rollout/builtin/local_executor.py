@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+from rollout.core.aio import run_shielded
 from rollout.core.protocols import API_VERSION, NoOptions
 from rollout.core.records import TrialResult, TrialSpec
 
@@ -37,7 +38,7 @@ class LocalExecutor:
             # One worker failed, or the caller cancelled: the others tear their trials down before this returns.
             for worker in workers:
                 worker.cancel()
-            await asyncio.wait(workers)
+            await run_shielded(asyncio.wait(workers))
 
     async def aclose(self) -> None:
         pass

@@ -11,7 +11,7 @@ from rollout.core.trial.script import interpreter
 from rollout.core.types import AgentTurn, Command
 
 # Harbor's data sets expect the solution at /solution.
-_LINK = f'[ -e {SOLUTION} ] || ln -s {ORACLE} {SOLUTION}; exec "$@"'
+_LINK = f"[ -e {SOLUTION} ] || ln -s {ORACLE} {SOLUTION}"
 
 
 class OracleAgent:
@@ -24,11 +24,13 @@ class OracleAgent:
         self._context = context
 
     async def install(self) -> None:
-        solution = self._solution()
-        if solution.is_dir():
-            await self._context.environment.upload(solution, ORACLE, owner=self._context.user)
-        else:
-            await self._context.environment.upload(solution, f"{ORACLE}/solve.sh", owner=self._context.user)
+        context, solution = self._context, self._solution()
+        target = ORACLE if solution.is_dir() else f"{ORACLE}/solve.sh"
+        await context.environment.upload(solution, target, owner=context.user)
+        command = Command(argv=("sh", "-c", _LINK), cwd="/", user=context.root_user)
+        result = await context.environment.exec(command, context.sink)
+        if result.exit_code != 0:
+            raise AgentInstallError(f"{SOLUTION} cannot be linked to {ORACLE}: exit code {result.exit_code}")
 
     async def connect(self) -> OracleAgent:
         return self
@@ -36,7 +38,7 @@ class OracleAgent:
     async def prompt(self, text: str) -> AgentTurn:
         context, solution = self._context, self._solution()
         script = (solution / "solve.sh" if solution.is_dir() else solution).read_bytes()
-        argv = ("sh", "-c", _LINK, "oracle", *interpreter(script), f"{ORACLE}/solve.sh")
+        argv = (*interpreter(script), f"{ORACLE}/solve.sh")
         command = Command(argv=argv, env={**context.env, **context.solution_env()}, cwd=context.workdir, user=context.user)
         result = await context.environment.exec(command, context.sink)
         return AgentTurn(exit_code=result.exit_code, out_of_memory=result.out_of_memory)

@@ -54,45 +54,62 @@ async def run_shielded(work: Coroutine[Any, Any, T]) -> T:
     return task.result()
 
 
+class _Flight(Generic[T]):
+    def __init__(self, task: asyncio.Task[T]) -> None:
+        self.task = task
+        self.waiting = 0
+
+
 class Once(Generic[T]):
     """Single flight: concurrent calls with one key share one run, and its result (or error) is kept.
 
-    The run belongs to no caller: when all callers are cancelled it is cancelled too; while one still waits it goes on.
-    A cancelled or failed run is forgotten if `keep_errors` is False, so that a later call tries again.
+    The run belongs to no caller: when all callers are cancelled it is cancelled too, and the last of them waits until it has
+    ended; while one still waits it goes on. A cancelled run is forgotten, a failed one if `keep_errors` is False, so that a
+    later call tries again.
     """
 
     def __init__(self, *, keep_errors: bool = True) -> None:
-        self._tasks: dict[Hashable, asyncio.Task[T]] = {}
-        self._waiting: dict[Hashable, int] = {}
+        self._flights: dict[Hashable, _Flight[T]] = {}
         self._keep_errors = keep_errors
 
     async def __call__(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
-        task = self._tasks.get(key)
-        if task is None:
-            task = self._tasks[key] = asyncio.ensure_future(_await(make))
+        flight = self._flights.get(key)
+        if flight is None:
+            flight = self._flights[key] = _Flight(asyncio.ensure_future(_await(make)))
+        task = flight.task
         if task.done():
             return task.result()
-        self._waiting[key] = self._waiting.get(key, 0) + 1
+        flight.waiting += 1
         try:
-            result = await asyncio.shield(task)
+            return await asyncio.shield(task)
         except BaseException:
-            failed = task.done() and (task.cancelled() or not self._keep_errors)
-            abandoned = not task.done() and self._waiting[key] == 1
-            if failed or abandoned:
-                self._tasks.pop(key, None)
+            abandoned = not task.done() and flight.waiting == 1
+            if abandoned or (task.done() and (task.cancelled() or not self._keep_errors)):
+                self._drop(key, flight)
             if abandoned:
                 task.cancel()
+                await run_shielded(_settled(task))
             raise
         finally:
-            self._waiting[key] -= 1
-            if not self._waiting[key]:
-                del self._waiting[key]
-        return result
+            flight.waiting -= 1
 
     def forget(self, key: Hashable) -> None:
-        """Let the next call with `key` run again."""
-        self._tasks.pop(key, None)
+        """Let the next call with `key` run again, unless a run is under way."""
+        flight = self._flights.get(key)
+        if flight is not None and flight.task.done():
+            del self._flights[key]
+
+    def _drop(self, key: Hashable, flight: _Flight[T]) -> None:
+        if self._flights.get(key) is flight:
+            del self._flights[key]
 
 
 async def _await(make: Callable[[], Awaitable[T]]) -> T:
     return await make()
+
+
+async def _settled(task: asyncio.Task[Any]) -> None:
+    """Wait for the end of a task, whatever that is."""
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()  # marked as seen

@@ -199,6 +199,8 @@ class AgentContext(Struct, frozen=True, kw_only=True):
     user: str | None = None
     log_dir: Path
     """The trial's folder on the host; what an agent records of its own goes to `setup/` and `agent/` in it."""
+    root_user: str | None = None
+    """`Command.user` for what only the environment's root may do; None when users cannot be chosen there."""
     solution_env: Callable[[], dict[str, str]] = dict
     """The task's `[solution] env`, expanded. Only the oracle has business here."""
     sink: OutputSink

@@ -18,8 +18,10 @@ from rollout.core.job.store import FinishedTrial, JobStore
 from rollout.core.plugins import Plugin
 from rollout.core.protocols import BackendContext, EnvironmentBackend, Executor
 from rollout.core.records import AgentSpec, TaskSpec, Timeouts, TrialSpec, VerifierSpec
-from rollout.core.trial.deadlines import effective_timeout
+from rollout.core.trial.deadlines import deadline, effective_timeout
 from rollout.core.types import EnvironmentSpec
+
+_CLOSE_SEC = 120.0
 
 
 @dataclass(frozen=True)
@@ -111,8 +113,9 @@ class Plan:
         failed = []
         for doing, close in (("closing the executor", self.executor.aclose), ("closing the backend", self.backend.aclose)):
             try:
-                with boundary(RolloutError, doing):
-                    await close()
+                async with deadline(_CLOSE_SEC, RolloutError, doing):
+                    with boundary(RolloutError, doing):
+                        await close()
             except RolloutError as error:
                 failed.append(str(error))
         shutil.rmtree(self.backend_context.work_dir, ignore_errors=True)

@@ -7,7 +7,6 @@ import logging
 import time
 from collections import Counter
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -29,11 +28,11 @@ from rollout.core.job.events import (
 from rollout.core.job.feed import TrialFeed
 from rollout.core.job.plan import Plan
 from rollout.core.job.results import JobResult, Tally
-from rollout.core.job.store import CONFIG, LOCK, RESULT, SCRATCH_OWNER, JobStore
-from rollout.core.records import SCHEMA_VERSION, TrialResult, TrialSpec, TryRecord
+from rollout.core.job.store import CONFIG, LOCK, RESULT, SCRATCH_OWNER, JobStore, read_json
+from rollout.core.records import SCHEMA_VERSION, TrialResult, TrialSpec
 from rollout.core.trial.images import Images
-from rollout.core.trial.redact import Redactor, secrets_of, without_literal_secrets
-from rollout.core.trial.rollout import Rollout, set_aside
+from rollout.core.trial.redact import Redactor, secrets_of, without_secret_options
+from rollout.core.trial.rollout import Rollout
 from rollout.core.trial.services import Services
 from rollout.core.types import Struct, primary_reward
 
@@ -85,7 +84,7 @@ class _Run:
                 totals[agent.spec.name, dataset.name] += len(dataset.tasks) * plan.config.n_attempts
         self._tally = Tally(plan.metrics, totals)
         self._primary: list[float] = [0.0, 0.0]
-        self._tries: dict[str, tuple[TryRecord, ...]] = {}
+        self._images = _earlier_images(plan)
         self._warnings_sent = 0
         self._metrics_sent = 0.0
         self._began = time.monotonic()
@@ -168,25 +167,20 @@ class _Run:
 
     async def _run_trial(self, spec: TrialSpec) -> TrialResult:
         """What the executor calls for each trial that runs in this process."""
-        self._set_earlier_aside(spec)
         self._send(TrialStarted(time=datetime.now(UTC), trial_id=spec.trial_id, try_number=spec.try_number))
-        result = await Rollout(spec, self._services).run()
-        tries = self._tries.get(spec.trial_id)
-        return msgspec.structs.replace(result, tries=tries) if tries else result
-
-    def _set_earlier_aside(self, spec: TrialSpec) -> None:
-        directory = Path(spec.directory)
-        if directory.is_dir():
-            set_aside(directory)
+        rollout = Rollout(spec, self._services)
+        try:
+            return await rollout.run()
+        except asyncio.CancelledError:
+            # Interrupted in its teardown: the executor will not hear of it any more, but what was finished is kept.
+            if rollout.finished is not None:
+                self._done(spec, rollout.finished)
+            raise
 
     def _done(self, spec: TrialSpec, result: TrialResult) -> None:
         """What the executor calls with each result: store it, or try again."""
         error = result.error
         if error is not None and result.status == "errored" and self._may_retry(spec, result):
-            record = TryRecord(
-                number=spec.try_number, error=error, started_at=result.timestamps.started_at, ended_at=result.timestamps.ended_at
-            )
-            self._tries[spec.trial_id] = (*self._tries.get(spec.trial_id, ()), record)
             wait = self._plan.config.retry.wait_sec(spec.try_number)
             self._send(
                 TrialRetried(
@@ -195,13 +189,14 @@ class _Run:
             )
             self._feed.retry(msgspec.structs.replace(spec, try_number=spec.try_number + 1), wait)
             return
-        self._tries.pop(spec.trial_id, None)
         self._store.add_trial(result)
         self._count(result)
         self._send(TrialFinished(time=datetime.now(UTC), trial_id=spec.trial_id, result=result))
         if self._plan.hooks.implemented("rollout_trial_finished"):
             self._in_background(self._plan.hooks.notify("rollout_trial_finished", trial=spec, result=result))
-        self._in_background(self._services.images.release(spec.environment.digest))
+        images = self._services.images
+        if (unused := images.release(spec.environment.digest)) is not None:
+            self._in_background(images.remove(unused))
         self._feed.finished()
         self._send_warnings()
         if time.monotonic() - self._metrics_sent >= _METRICS_EVERY_SEC:
@@ -221,7 +216,7 @@ class _Run:
     def _background_done(self, task: asyncio.Task[None]) -> None:
         self._releasing.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._warn(f"removing an image: {error}")
+            self._warn(str(error))
 
     async def _wait_for_background(self) -> None:
         if self._releasing:
@@ -302,7 +297,7 @@ class _Run:
                 "job_id": plan.job_id,
                 "plugins": plan.plugins,
                 "environment": plan.config.environment.type,
-                "images": self._services.images.prepared,
+                "images": {**self._images, **self._services.images.prepared},
                 "tasks": [
                     {
                         "dataset": dataset.name,
@@ -338,19 +333,18 @@ class _Run:
         self._on_event(event)
 
 
+def _earlier_images(plan: Plan) -> dict[str, str]:
+    """The images that trials of an earlier run were made on, as far as the job still has their tasks."""
+    images = read_json(plan.directory, LOCK).get("images")
+    wanted = {task.environment.digest for dataset in plan.datasets for task in dataset.tasks}
+    return {digest: image for digest, image in images.items() if digest in wanted} if isinstance(images, dict) else {}
+
+
 def _config_record(plan: Plan) -> dict[str, Any]:
-    config = plan.config
-    replace = msgspec.structs.replace
-    safe = replace(
-        config,
-        agents=[replace(agent, env=without_literal_secrets(agent.env)) for agent in config.agents],
-        verifier=replace(config.verifier, env=without_literal_secrets(config.verifier.env)),
-        environment=replace(config.environment, env=without_literal_secrets(config.environment.env)),
-    )
     return {
         "schema_version": SCHEMA_VERSION,
         "job_id": plan.job_id,
         "job_name": plan.name,
         "base_dir": str(plan.base_dir),
-        "config": safe,
+        "config": without_secret_options(msgspec.to_builtins(plan.config)),
     }

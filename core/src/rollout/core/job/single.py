@@ -53,9 +53,19 @@ async def run_spec(spec: TrialSpec, environ: Mapping[str, str] = os.environ) -> 
         work_dir=cache / "work" / environment_name(spec.job_id, unique=short_hash(spec.trial_id)),
         cache_dir=cache / spec.environment_type,
         concurrency=1,
-        private_paths=(Path(spec.directory).absolute(), Path(spec.task.path).absolute().parent, cache),
+        private_paths=(_jobs_dir(spec), Path(spec.task.path).absolute().parent, cache),
     )
     backend: EnvironmentBackend = plugin.cls(options, context)
+    try:
+        return await _run_on(backend, spec, {plugin.info.dist: plugin.info.version}, environ)
+    finally:
+        await run_shielded(backend.aclose())
+        shutil.rmtree(context.work_dir, ignore_errors=True)
+
+
+async def _run_on(
+    backend: EnvironmentBackend, spec: TrialSpec, plugins: dict[str, str], environ: Mapping[str, str]
+) -> TrialResult:
     backend.check(spec.environment)
     redactor = Redactor(secrets_of((spec.agent.env, spec.environment.env, spec.verifier.env, spec.task.env), environ))
     images = Images(
@@ -72,12 +82,16 @@ async def run_spec(spec: TrialSpec, environ: Mapping[str, str] = os.environ) -> 
         hooks=HookBus.load(environ),
         environ=environ,
         redactor=redactor,
-        plugins={plugin.info.dist: plugin.info.version},
+        plugins=plugins,
     )
-    services.agent(spec.agent)
-    services.verifier(spec.verifier)
-    try:
-        return await Rollout(spec, services).run()
-    finally:
-        await run_shielded(backend.aclose())
-        shutil.rmtree(context.work_dir, ignore_errors=True)
+    for plugin, _ in (services.agent(spec.agent), services.verifier(spec.verifier)):
+        plugins[plugin.info.dist] = plugin.info.version
+    return await Rollout(spec, services).run()
+
+
+def _jobs_dir(spec: TrialSpec) -> Path:
+    """The folder above the job's: a trial must not see its siblings, whose folders hold answers."""
+    directory = Path(spec.directory).absolute()
+    inside_job = Path(spec.trial_id).parts
+    is_in_job = directory.parts[-len(inside_job) :] == inside_job
+    return directory.parents[len(inside_job)] if is_in_job else directory

@@ -1,12 +1,12 @@
-"""Timeouts: how the effective ones are computed, and how a phase is held to its own."""
+"""Timeouts: how the effective ones are computed, and how a phase is held to its own and to its class of error."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
-from rollout.core.errors import RolloutError
+from rollout.core.errors import RolloutError, boundary
 
 
 def effective_timeout(task_sec: float, *, override_sec: float = 0, max_sec: float = 0, multiplier: float = 1) -> float:
@@ -30,3 +30,19 @@ async def deadline(seconds: float | None, error_type: type[RolloutError], what: 
         if not limit.expired():
             raise
         raise error_type(f"{what} was still running after {seconds:g} s") from error
+
+
+@contextmanager
+def foreign(error_type: type[RolloutError], doing: str, timeout_type: type[RolloutError] | None = None) -> Iterator[None]:
+    """`errors.boundary` for calls that are awaited: a CancelledError that nobody asked for is foreign code's error too.
+
+    Libraries raise it when something of their own was cancelled; taken for an interruption it would end the whole job.
+    """
+    with boundary(error_type, doing, timeout_type):
+        try:
+            yield
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise error_type(f"{doing}: cancelled from within") from error

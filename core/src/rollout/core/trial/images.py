@@ -7,14 +7,15 @@ from collections import Counter
 from pathlib import Path
 
 from rollout.core.aio import Once
-from rollout.core.errors import BuildError, BuildTimeoutError, RolloutError, boundary
+from rollout.core.errors import BuildError, BuildTimeoutError, RolloutError, TeardownError
 from rollout.core.protocols import EnvironmentBackend
-from rollout.core.trial.deadlines import deadline
+from rollout.core.trial.deadlines import deadline, foreign
 from rollout.core.trial.output import PhaseOutput
 from rollout.core.trial.redact import Redactor
 from rollout.core.types import EnvironmentSpec
 
 CONCURRENT_BUILDS = 2
+_REMOVE_SEC = 300.0
 
 
 class Images:
@@ -50,12 +51,24 @@ class Images:
                 self._once.forget(spec.digest)
             raise
 
-    async def release(self, digest: str) -> None:
-        """One trial is done with the image of `digest`; after the last one the image is removed if the job says so."""
+    def release(self, digest: str) -> str | None:
+        """One trial is done with the image of `digest`; the image that is to be removed because this was its last user."""
         self._users[digest] -= 1
-        if self._users[digest] <= 0 and self._delete and digest in self.prepared:
-            image = self.prepared[digest]
-            if image not in {other for key, other in self.prepared.items() if key != digest and self._users[key] > 0}:
+        if self._users[digest] > 0 or not self._delete or digest not in self.prepared:
+            return None
+        image = self.prepared[digest]
+        used = any(other == image and self._users[key] > 0 for key, other in self.prepared.items())
+        return None if used else image
+
+    async def remove(self, image: str) -> None:
+        """Remove an image that `release` returned.
+
+        Raises:
+            TeardownError
+        """
+        what = f"removing the image {image}"
+        async with deadline(_REMOVE_SEC, TeardownError, what):
+            with foreign(TeardownError, what):
                 await self._backend.remove(image)
 
     async def _prepare(self, spec: EnvironmentSpec, timeout_sec: float) -> str:
@@ -63,7 +76,7 @@ class Images:
         what = f"building the environment of task {spec.task_name}"
         try:
             async with self._building, deadline(timeout_sec, BuildTimeoutError, what):
-                with boundary(BuildError, what):
+                with foreign(BuildError, what, BuildTimeoutError):
                     image = await self._backend.prepare(spec, force=self._force, sink=output)
         finally:
             output.close()

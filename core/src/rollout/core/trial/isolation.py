@@ -4,32 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rollout.core.errors import RolloutError, VerifierError
+from rollout.core.errors import RolloutError, StartError, VerifierError
 from rollout.core.protocols import Environment
-from rollout.core.trial.paths import AGENT_LOGS, ARTIFACTS, INSTRUCTION_FILE, TESTS, VERIFIER_LOGS
+from rollout.core.trial.paths import AGENT_LOGS, ARTIFACTS, INSTRUCTION_FILE, ORACLE, RLLM_FOLDER, TESTS, VERIFIER_LOGS
 from rollout.core.types import Command
 
-# Runs before the agent. $1: mode of the verifier's log folder; $2: the agent's user or empty. The instruction is on stdin.
-_SET_UP = f"""
+# $1: mode of what is the verifier's alone; $2: its owner, or empty where owners cannot be set.
+_LOCK = """
+mode=$1 owner=$2
+shift 2
+lock() {
+    if [ -L "$1" ] || [ ! -d "$1" ]; then rm -rf -- "$1" && mkdir -p -m 700 -- "$1" || exit 1; fi
+    if [ -n "$owner" ]; then chown "$owner" "$1" || exit 1; fi
+    chmod "$mode" "$1" || exit 1
+}
+"""
+
+# Runs before the agent; an image may have brought folders of these names. The instruction is on stdin.
+_SET_UP = f"""{_LOCK}
 set -e
-mkdir -p {AGENT_LOGS} {VERIFIER_LOGS} {ARTIFACTS}
+rm -rf {TESTS} {ORACLE}
+mkdir -p {AGENT_LOGS} {ARTIFACTS}
 chmod 777 {AGENT_LOGS} {ARTIFACTS}
-chmod "$1" {VERIFIER_LOGS}
+lock {VERIFIER_LOGS}
 cat > {INSTRUCTION_FILE}
 chmod 644 {INSTRUCTION_FILE}
 """
 
-# Runs between agent and verifier: removes each path given after $1 and sees that it is gone, whatever the agent made of it.
-_CLEAR = f"""
-mode=$1
-shift
-if [ -L {VERIFIER_LOGS} ] || [ ! -d {VERIFIER_LOGS} ]; then rm -rf {VERIFIER_LOGS} && mkdir -p {VERIFIER_LOGS} || exit 1; fi
-chmod "$mode" {VERIFIER_LOGS} || exit 1
+# Runs between agent and verifier: removes the other arguments and sees that they are gone, whatever the agent made of them.
+_CLEAR = f"""{_LOCK}
+lock {VERIFIER_LOGS}
 for path in "$@"; do
+    case $path in {RLLM_FOLDER}/*) lock {RLLM_FOLDER} ;; esac
     rm -rf -- "$path"
     if [ -e "$path" ] || [ -L "$path" ]; then echo "cannot remove $path" >&2; exit 1; fi
 done
+if [ "$mode" = 700 ]; then lock {TESTS}; fi
 """
+
+_LOCK_TESTS = f'{_LOCK}lock "$1"'
 
 # Signal 9 to every process of the PID namespace but its init and the sender.
 _KILL_ALL = "kill -9 -1"
@@ -38,16 +51,22 @@ _KILL_ALL = "kill -9 -1"
 class Isolation:
     """The steps that separate an agent from its verifier in one environment."""
 
-    def __init__(self, environment: Environment, *, root: str | None, locked: bool) -> None:
+    def __init__(self, environment: Environment, *, root: str | None, locked: bool, verifier_user: str | None = None) -> None:
         """`root`: the user that owns `/tests` and `/logs/verifier`, None when the backend cannot choose users.
-        `locked`: the agent runs as a user of its own, who may not enter the verifier's folder."""
+        `locked`: the agent runs as a user of its own, who may not enter the verifier's folders; they belong to
+        `verifier_user`, by default to root."""
         self._environment = environment
         self._root = root
-        self._mode = "700" if locked else "777"
+        self._locked = locked
+        self._lock = ("700", verifier_user or root or "") if locked else ("777", "")
 
     async def set_up(self, instruction: bytes) -> None:
-        """Make the log folders and the instruction file, before anything of the agent runs."""
-        await self._shell(_SET_UP, (self._mode,), RolloutError, "preparing the environment", instruction)
+        """Make the log folders and the instruction file, before anything of the agent runs.
+
+        Raises:
+            StartError
+        """
+        await self._shell(_SET_UP, self._lock, StartError, "preparing the environment", instruction)
 
     async def clear(self, reward_files: Sequence[str]) -> None:
         """Remove stale rewards and `/tests`; what cannot be removed makes the verdict worthless.
@@ -55,7 +74,16 @@ class Isolation:
         Raises:
             VerifierError
         """
-        await self._shell(_CLEAR, (self._mode, *reward_files, TESTS), VerifierError, "clearing the way for the verifier")
+        await self._shell(_CLEAR, (*self._lock, *reward_files, TESTS), VerifierError, "clearing the way for the verifier")
+
+    async def lock_tests(self) -> None:
+        """See to it that the agent's user cannot read the tests that were just brought.
+
+        Raises:
+            VerifierError
+        """
+        if self._locked:
+            await self._shell(_LOCK_TESTS, (*self._lock, TESTS), VerifierError, "locking the tests")
 
     async def kill_everything(self) -> None:
         """Kill all that runs in the environment but its init."""

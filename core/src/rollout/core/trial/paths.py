@@ -17,7 +17,8 @@ SCRIPTS = "/tmp/rollout"
 
 REWARD_TXT = f"{VERIFIER_LOGS}/reward.txt"
 REWARD_JSON = f"{VERIFIER_LOGS}/reward.json"
-RLLM_REWARD_JSON = "/tmp/rllm/reward.json"
+RLLM_FOLDER = "/tmp/rllm"
+RLLM_REWARD_JSON = f"{RLLM_FOLDER}/reward.json"
 
 _MAX_FOLDER_NAME = 80
 _MAX_ENVIRONMENT_NAME = 64

@@ -7,6 +7,7 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from rollout.core.config.interpolate import expand, looks_secret, referenced_names
 
@@ -40,6 +41,19 @@ def without_literal_secrets(block: Mapping[str, str]) -> dict[str, str]:
     return {
         key: "[redacted]" if looks_secret(key) and text and not referenced_names(text) else text for key, text in block.items()
     }
+
+
+def without_secret_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as they may be written to disk: no literal text at or below a secret-looking key."""
+    return {key: _without_secrets(value, looks_secret(key)) for key, value in options.items()}
+
+
+def _without_secrets(value: Any, secret: bool) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_secrets(item, secret or looks_secret(str(key))) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_secrets(item, secret) for item in value]
+    return "[redacted]" if secret and isinstance(value, str) and value and "${" not in value else value
 
 
 class Redactor:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -36,17 +35,18 @@ from rollout.core.errors import (
     boundary,
     describe,
 )
-from rollout.core.files import make_folder, storing, write_atomic
+from rollout.core.files import write_atomic
 from rollout.core.protocols import EXEC_USER, Agent, AgentContext, AgentSession, Environment, TrialView
-from rollout.core.records import Durations, ErrorInfo, Status, Timestamps, TrialResult, TrialSpec, to_json
-from rollout.core.trial.deadlines import deadline
+from rollout.core.records import Durations, ErrorInfo, Status, Timestamps, TrialResult, TrialSpec, TryRecord, to_json
+from rollout.core.trial.deadlines import deadline, foreign
 from rollout.core.trial.isolation import Isolation
 from rollout.core.trial.output import PhaseOutput, TrialLog
 from rollout.core.trial.paths import INSTRUCTION_FILE, LOGS, TESTS, reward_files
-from rollout.core.trial.redact import without_literal_secrets
+from rollout.core.trial.redact import without_literal_secrets, without_secret_options
 from rollout.core.trial.rewards import check_rewards
 from rollout.core.trial.services import Services
-from rollout.core.types import AgentTurn, Stream, TransferReport, Usage, VerifyResult, primary_reward
+from rollout.core.trial.tries import is_whole, open_folder, read_tries
+from rollout.core.types import AgentTurn, Stream, TransferReport, VerifyResult, primary_reward
 
 INSTRUCTION_VARIABLE = "ROLLOUT_TASK_INSTRUCTION"
 INSTRUCTION_FILE_VARIABLE = "ROLLOUT_TASK_INSTRUCTION_FILE"
@@ -55,6 +55,8 @@ INSTRUCTION_FILE_VARIABLE = "ROLLOUT_TASK_INSTRUCTION_FILE"
 _MAX_VARIABLE_BYTES = 128 * 1024
 _STOP_SEC = 60.0
 _COLLECT_SEC = 600.0
+
+T = TypeVar("T")
 
 
 class Rollout:
@@ -86,6 +88,9 @@ class Rollout:
         self._started = time.monotonic()
         self._log: TrialLog | None = None
         self._outputs: dict[str, PhaseOutput] = {}
+        self._tries: tuple[TryRecord, ...] = ()
+        self.finished: TrialResult | None = None
+        """Set when the trial went through its phases and its result is on disk, even if `run` was cancelled after them."""
 
     async def run(self) -> TrialResult:
         """Run every phase that can still run; always end in `cleanup` and a written result.
@@ -94,6 +99,14 @@ class Rollout:
             StoreError: the result cannot be written; the job has to stop.
             asyncio.CancelledError: after cleanup, with a result of status `cancelled` on disk.
         """
+        try:
+            return await self._run()
+        finally:
+            log, self._log = self._log, None
+            if log is not None:
+                log.close()
+
+    async def _run(self) -> TrialResult:
         cancelled: asyncio.CancelledError | None = None
         try:
             await self._phases()
@@ -109,6 +122,8 @@ class Rollout:
         except asyncio.CancelledError as error:
             cancelled = error
         result = self._write_result(await self._metadata())
+        if not self._cancelled:
+            self.finished = result
         if cancelled is not None:
             raise cancelled
         return result
@@ -130,8 +145,12 @@ class Rollout:
     async def setup(self) -> None:
         """Make the trial's folder and read what the trial needs from the host."""
         spec = self.spec
-        make_folder(self.directory)
+        earlier = open_folder(self.directory)
         self._times["started_at"] = datetime.now(UTC)
+        if earlier is not None:
+            self._tries = read_tries(self.directory)
+            if not is_whole(earlier):
+                await asyncio.to_thread(self._services.redactor.tree, earlier)
         write_atomic(f"{spec.directory}/config.json", to_json(_for_disk(spec)))
         self._log = TrialLog(self.directory / "trial.log", self._services.redactor)
         self._say(f"trial {spec.trial_id}, try {spec.try_number}")
@@ -148,16 +167,17 @@ class Rollout:
             self._image = await services.images.prepare(spec.environment, spec.timeouts.build_sec)
             environment = msgspec.structs.replace(spec.environment, env={**services.expand(spec.environment.env), **self._env})
             async with deadline(spec.timeouts.build_sec, StartTimeoutError, "starting the environment"):
-                with boundary(StartError, "starting the environment"):
+                with foreign(StartError, "starting the environment"):
                     self.environment = await services.backend.start(environment, self._image)
             can_choose = EXEC_USER in services.backend.capabilities
             self._isolation = Isolation(
                 self.environment,
                 root="root" if can_choose else None,
                 locked=can_choose and spec.agent.user not in (None, "root", "0"),
+                verifier_user=spec.verifier.user,
             )
             async with deadline(spec.timeouts.build_sec, StartTimeoutError, "preparing the environment"):
-                with boundary(StartError, "preparing the environment"):
+                with foreign(StartError, "preparing the environment"):
                     await self._isolation.set_up(self._instruction.encode())
 
     async def install_agent(self) -> None:
@@ -165,11 +185,13 @@ class Rollout:
         spec, services = self.spec, self._services
         plugin, options = services.agent(spec.agent)
         async with self._phase("agent_setup"):
-            self._agent = plugin.cls(options, self._agent_context())
+            context = self._agent_context()
             try:
                 async with deadline(spec.timeouts.install_sec, AgentInstallTimeoutError, "installing the agent"):
-                    with boundary(AgentInstallError, "installing the agent", AgentInstallTimeoutError):
-                        await self._agent.install()
+                    with foreign(AgentInstallError, "installing the agent", AgentInstallTimeoutError):
+                        agent: Agent = plugin.cls(options, context)
+                        self._agent = agent
+                        await agent.install()
             finally:
                 self._close_output("setup")
 
@@ -177,7 +199,7 @@ class Rollout:
         """Open the agent's session."""
         assert self._agent is not None
         async with deadline(self.spec.timeouts.install_sec, AgentInstallTimeoutError, "connecting to the agent"):
-            with boundary(AgentError, "connecting to the agent"):
+            with foreign(AgentError, "connecting to the agent", AgentInstallTimeoutError):
                 self._session = await self._agent.connect()
 
     async def execute(self) -> None:
@@ -186,25 +208,29 @@ class Rollout:
         seconds = self.spec.timeouts.agent_sec
         try:
             async with self._phase("agent_execution"), deadline(seconds, AgentTimeoutError, "the agent"):
-                with boundary(AgentError, "the agent", AgentTimeoutError):
-                    self._turn = await self._session.prompt(self._instruction)
+                with foreign(AgentError, "the agent", AgentTimeoutError):
+                    self._turn = _returned(await self._session.prompt(self._instruction), AgentTurn)
         except AgentError as error:
             self._record(error, "execute")
             return
-        finally:
-            self._close_output("agent")
         if self._turn.exit_code:
             what = f"the agent exited with code {self._turn.exit_code}"
             failure = OutOfMemoryError(f"{what}: out of memory") if self._turn.out_of_memory else AgentError(what)
             self._record(failure, "execute")
 
     async def disconnect(self) -> None:
-        """End the agent's session and, under strict isolation, everything else that it started."""
-        session, self._session = self._session, None
-        if session is not None:
+        """End the agent's session and, under strict isolation, everything else that it started.
+
+        A session that does not end well is recorded, and the agent's work is verified all the same.
+        """
+        try:
             async with deadline(_STOP_SEC, AgentError, "closing the agent's session"):
-                with boundary(AgentError, "closing the agent's session"):
-                    await session.close()
+                with foreign(AgentError, "closing the agent's session", AgentError):
+                    await self._close_session()
+        except AgentError as error:
+            self._record(error, "disconnect")
+        finally:
+            self._close_output("agent")
         if self.spec.isolation == "strict" and self._isolation is not None:
             async with deadline(_STOP_SEC, VerifierError, "killing what the agent left running"):
                 await self._isolation.kill_everything()
@@ -222,15 +248,15 @@ class Rollout:
                 self._phase("verifier"),
                 deadline(spec.timeouts.verifier_sec, VerifierTimeoutError, "the verifier"),
             ):
-                with boundary(VerifierError, "verification", VerifierTimeoutError):
+                with foreign(VerifierError, "verification", VerifierTimeoutError):
                     view = self._trial_view(output)
                     await self._bring_tests(view)
                     verdict = await plugin.cls(options).verify(view)
-                    check_rewards(verdict.rewards)
-            self._verdict = verdict
-            self._warnings += verdict.warnings
-            for warning in verdict.warnings:
-                self._say(f"warning: {warning}")
+                    if isinstance(verdict, VerifyResult):
+                        verdict = msgspec.structs.replace(verdict, rewards=check_rewards(verdict.rewards))
+                    self._verdict = _returned(verdict, VerifyResult)
+            for warning in self._verdict.warnings:
+                self._warn(warning)
         finally:
             output.close()
 
@@ -242,7 +268,9 @@ class Rollout:
                 await self._attempt("collecting the logs", _COLLECT_SEC, self._collect_logs())
             await self._attempt("stopping the environment", _STOP_SEC, self.environment.stop(), TeardownError)
             self.environment = None
-        await self._attempt("removing secrets from the logs", _COLLECT_SEC, self._redact_logs())
+        await self._attempt("writing what the agent printed", _STOP_SEC, self._close_outputs())
+        if self._services.redactor:
+            await self._attempt("removing secrets", _COLLECT_SEC, self._redact("setup", "agent", "verifier"))
 
     # How the phases do it
 
@@ -286,6 +314,7 @@ class Rollout:
             user=spec.agent.user,
             log_dir=self.directory,
             solution_env=lambda: self._services.expand(spec.task.env),
+            root_user="root" if EXEC_USER in self._services.backend.capabilities else None,
             sink=self._agent_sink,
         )
 
@@ -328,21 +357,31 @@ class Rollout:
         tests = self._task_directory / "tests"
         if tests.is_dir():
             await view.environment.upload(tests, TESTS, owner=view.user)
+            await self._isolation.lock_tests()
 
     async def _collect_logs(self) -> TransferReport:
         assert self.environment is not None
-        self._logs_collected = True
         target = self.directory / "logs"
-        with boundary(TransferError, f"copying {LOGS}"):
-            report = await self.environment.download(LOGS, target)
+        try:
+            with foreign(TransferError, f"copying {LOGS}"):
+                report = await self.environment.download(LOGS, target)
+        finally:
+            if self._services.redactor:
+                await run_shielded(self._redact("logs"))
+        self._logs_collected = True
         for path, reason in report.skipped[:5]:
             self._warn(f"{LOGS}/{path} was left out: {reason}")
         if report.skipped_count > 5:
             self._warn(f"{report.skipped_count - 5} more files of {LOGS} were left out")
         return report
 
-    async def _redact_logs(self) -> None:
-        self._services.redactor.tree(self.directory / "logs")
+    async def _redact(self, *folders: str) -> None:
+        for folder in folders:
+            await asyncio.to_thread(self._services.redactor.tree, self.directory / folder)
+
+    async def _close_outputs(self) -> None:
+        for phase in tuple(self._outputs):
+            self._close_output(phase)
 
     async def _close_session(self) -> None:
         session, self._session = self._session, None
@@ -352,7 +391,7 @@ class Rollout:
     async def _attempt(self, doing: str, seconds: float, work: Any, error_type: type[RolloutError] = SandboxError) -> None:
         try:
             async with deadline(seconds, error_type, doing):
-                with boundary(error_type, doing):
+                with foreign(error_type, doing):
                     await work
         except RolloutError as error:
             self._warn(str(error) if str(error).startswith(doing) else f"{doing}: {error}")
@@ -381,7 +420,14 @@ class Rollout:
         if not hooks.implemented("rollout_add_result_metadata"):
             return {}
         added = await hooks.notify("rollout_add_result_metadata", trial=self.spec, result=self.result({}))
-        return {key: value for block in added if isinstance(block, dict) for key, value in block.items()}
+        metadata: dict[str, Any] = {}
+        for block in added:
+            try:
+                with boundary(RolloutError, "a hook's metadata was left out"):
+                    metadata |= msgspec.json.decode(msgspec.json.encode(block), type=dict[str, Any])
+            except RolloutError as error:
+                self._warn(str(error))
+        return metadata
 
     def status(self) -> Status:
         if self._cancelled:
@@ -393,7 +439,7 @@ class Rollout:
     def result(self, extra: dict[str, Any]) -> TrialResult:
         """What came of the trial so far."""
         spec = self.spec
-        rewards = {} if self._verdict is None or self._cancelled else check_rewards(self._verdict.rewards)
+        rewards = {} if self._verdict is None or self._cancelled else self._verdict.rewards
         usage = self._turn.usage
         return TrialResult(
             trial_id=spec.trial_id,
@@ -409,9 +455,10 @@ class Rollout:
             verifier_exit_code=self._verdict.exit_code if self._verdict else None,
             reward_source=self._verdict.source if self._verdict else None,
             usage=usage,
-            cost=usage.cost_usd if isinstance(usage, Usage) else None,
+            cost=usage.cost_usd if usage is not None else None,
             durations=Durations(total_sec=round(time.monotonic() - self._started, 6), **self._clock),
             timestamps=Timestamps(**self._times, ended_at=datetime.now(UTC)),
+            tries=self._tries,
             warnings=tuple(self._warnings),
             environment_type=spec.environment_type,
             image=self._image,
@@ -427,34 +474,28 @@ class Rollout:
     def _write_result(self, extra: dict[str, Any]) -> TrialResult:
         result = self.result(extra)
         self._say(f"{result.status}, reward {result.reward}")
-        if self._log is not None:
-            self._log.close()
-            self._log = None
         write_atomic(f"{self.spec.directory}/result.json", to_json(result))
         return result
+
+
+def _returned(value: Any, wanted: type[T]) -> T:
+    """What foreign code returned, if it is what the contract says, down to its fields: all of it goes into records."""
+    if not isinstance(value, wanted):
+        raise TypeError(f"it returned {type(value).__name__} instead of {wanted.__name__}")
+    return msgspec.convert(msgspec.to_builtins(value), wanted)
 
 
 def _for_disk(spec: TrialSpec) -> TrialSpec:
     """The spec without literal secrets."""
     agent, verifier, environment = spec.agent, spec.verifier, spec.environment
-    if not (agent.env or verifier.env or environment.env):
+    options = (agent.options, verifier.options, spec.environment_options)
+    if not (agent.env or verifier.env or environment.env or any(options)):
         return spec
     replace = msgspec.structs.replace
     return replace(
         spec,
-        agent=replace(agent, env=without_literal_secrets(agent.env)),
-        verifier=replace(verifier, env=without_literal_secrets(verifier.env)),
+        agent=replace(agent, env=without_literal_secrets(agent.env), options=without_secret_options(agent.options)),
+        verifier=replace(verifier, env=without_literal_secrets(verifier.env), options=without_secret_options(verifier.options)),
         environment=replace(environment, env=without_literal_secrets(environment.env)),
+        environment_options=without_secret_options(spec.environment_options),
     )
-
-
-def set_aside(directory: Path) -> None:
-    """Move what an earlier try left in a trial's folder to `tries/<number>/`, where its record is kept."""
-    tries = directory / "tries"
-    numbers = [int(entry.name) for entry in tries.iterdir() if entry.name.isdigit()] if tries.is_dir() else []
-    earlier = tries / str(max(numbers, default=0) + 1)
-    make_folder(earlier)
-    with storing(earlier):
-        for entry in os.scandir(directory):
-            if entry.name != "tries":
-                os.rename(entry.path, earlier / entry.name)
