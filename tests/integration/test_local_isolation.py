@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -419,35 +420,55 @@ _DRIVER = """
 """
 
 
-async def test_after_a_kill_of_rollout_no_process_and_no_mount_is_left(tmp_path: Path) -> None:
-    mounts = Path("/proc/self/mounts").read_text()
+@contextmanager
+def driver(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """Another process with a sandbox in which two commands run; what their command line holds."""
     seconds = f"87654.{os.getpid()}"
-    driver = subprocess.Popen([sys.executable, "-c", textwrap.dedent(_DRIVER), str(tmp_path), seconds], stdout=subprocess.PIPE)
-    with driver:
+    started = subprocess.Popen([sys.executable, "-c", textwrap.dedent(_DRIVER), str(folder), seconds], stdout=subprocess.PIPE)
+    with started:
         try:
-            assert driver.stdout is not None
-            assert driver.stdout.readline() == b"started\n"
-            while not host_processes(f"sleep {seconds}"):
-                await asyncio.sleep(0.01)
-            tasks = Path(f"/proc/{driver.pid}/task").glob("*/children")
-            processes = [process for task in tasks for process in task.read_text().split()]
-            assert processes
+            assert started.stdout is not None
+            assert started.stdout.readline() == b"started\n"
+            assert host_processes(f"sleep {seconds}")
+            yield started, f"sleep {seconds}"
         finally:
-            driver.kill()
-    assert await eventually_gone(f"sleep {seconds}")
-    for process in processes:
-        while Path(f"/proc/{process}").exists():
+            started.kill()
+
+
+def children(process: subprocess.Popen[bytes]) -> list[int]:
+    tasks = Path(f"/proc/{process.pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
+
+
+async def test_after_a_kill_of_rollout_nothing_is_left(tmp_path: Path) -> None:
+    with driver(tmp_path) as (process, commands):
+        processes = children(process)
+        assert processes
+    assert await eventually_gone(commands)
+    for child in processes:
+        while Path(f"/proc/{child}").exists():
             await asyncio.sleep(0.025)
-    assert Path("/proc/self/mounts").read_text() == mounts
+    assert str(tmp_path) not in Path("/proc/self/mounts").read_text()
+    assert list((tmp_path / "work" / "sandboxes").iterdir()) == []
+    assert cgroups.find_left(f"rollout-killed-{os.getpid()}-") == []
+
+
+async def test_after_a_kill_of_everything_reaping_removes_the_rest(tmp_path: Path) -> None:
+    with driver(tmp_path) as (process, commands):
+        for child in children(process):
+            os.kill(child, signal.SIGKILL)
+        process.kill()
+    assert await eventually_gone(commands)
+    assert len(list((tmp_path / "work" / "sandboxes").iterdir())) == 2
     job_id = f"killed-{os.getpid()}"
     context = BackendContext(job_id=job_id, work_dir=tmp_path / "work", cache_dir=tmp_path / "cache", concurrency=1)
     reaper = LocalBackend(LocalOptions(), context)
     removed = await reaper.reap(job_id)
+    assert len([line for line in removed if "sandbox files" in line]) == 2
+    assert await reaper.reap(job_id) == []
     await reaper.aclose()
-    assert any("sandbox files" in line for line in removed)
     assert list((tmp_path / "work" / "sandboxes").iterdir()) == []
-    for _, parent in cgroups.find().values():
-        assert list(Path(parent).glob(f"rollout-{job_id}-*")) == []
+    assert cgroups.find_left(f"rollout-{job_id}-") == []
 
 
 @pytest.fixture(autouse=True)

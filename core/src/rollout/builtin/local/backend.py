@@ -250,11 +250,9 @@ class LocalBackend:
 
 def _remove_groups(prefix: str) -> list[str]:
     """Remove control groups without processes. One that keeps them for two seconds belongs to a trial that still runs."""
-    parents = {folder for _, folder in cgroups.find().values()}
-    paths = [os.path.join(parent, name) for parent in sorted(parents) for name in os.listdir(parent) if name.startswith(prefix)]
     removed = []
     deadline = time.monotonic() + _GROUP_SEC
-    for path in sorted(paths):
+    for path in cgroups.find_left(prefix):
         while True:
             try:
                 os.rmdir(path)

@@ -4,7 +4,8 @@
                  └─ init of a sandbox (user, mount, pid, ipc, uts and perhaps network namespace of its own)
                       └─ commands
 
-It ends when Rollout's end of its socket closes, and so does each init: nothing has to be tidied up after a crash but folders.
+It ends when Rollout's end of its socket closes, and tidies up first: a killed Rollout leaves nothing. An init ends the same way,
+in case the zygote was killed too; then folders and control groups are left, which carry the job's id.
 """
 
 from __future__ import annotations
@@ -16,17 +17,21 @@ import signal
 import socket
 import stat
 import sys
+import time
 from typing import Any
 
 from . import cgroups, channel, kernel, mounts, view
 from .namespaces import enter_outer_namespace, fork, start_sandbox
 from .trees import remove_tree
 
+_FINISH_SEC = 20.0
+
 
 class Zygote:
     def __init__(self, control: socket.socket) -> None:
         self.control = control
         self.view: dict[str, Any] = {}
+        self.base: str | None = None
         self.groups: dict[str, list[str]] = {}
         self.starting: dict[int, tuple[int, int]] = {}  # first process of a start -> token, pipe with the pid of its init
         self.inits: dict[int, int] = {}  # init -> token
@@ -50,7 +55,7 @@ class Zygote:
         rootfs = config["rootfs"]
         if config["rootfs_tar"]:
             unpack_rootfs(config["rootfs_tar"], rootfs)
-        base = f"{scratch}/base-{os.getpid()}"
+        self.base = base = f"{scratch}/base-{os.getpid()}"
         os.mkdir(base)
         self.view = view.survey(base, share=config["share"], hide=config["hide"], rootfs=rootfs, writable=ids != "all")
         return {
@@ -164,7 +169,21 @@ class Zygote:
             self.remove(token)
 
     def reply(self, message: dict[str, Any]) -> None:
-        channel.send(self.control, message)
+        try:
+            channel.send(self.control, message)
+        except OSError:
+            return  # Rollout has ended: `serve` is about to see it
+
+    def finish(self) -> None:
+        """Stop and remove whatever Rollout has not."""
+        deadline = time.monotonic() + _FINISH_SEC
+        for token in list(self.leftovers):
+            self.stop(token)
+        while (self.starting or self.inits or self.removers) and time.monotonic() < deadline:
+            time.sleep(0.005)
+            self.reap()
+        if self.base is not None:
+            remove_tree(self.base)
 
 
 def _is_own(folder: str) -> bool:
@@ -221,8 +240,8 @@ def main() -> None:
         number = error.errno if isinstance(error, OSError) else 0
         channel.send(control, {"error": str(error), "errno": number})
         return
-    channel.send(control, hello)
     try:
+        channel.send(control, hello)
         zygote.serve()
-    except ConnectionError:
-        return  # Rollout has ended
+    finally:
+        zygote.finish()
