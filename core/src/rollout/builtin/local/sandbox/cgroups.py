@@ -56,11 +56,10 @@ def folders(found: dict[str, list[str]], name: str) -> list[str]:
 
 
 def find_left(prefix: str, mountinfo: str = "/proc/self/mountinfo") -> list[str]:
-    """Groups anywhere in the trees of these controllers whose name begins so: a job may have run below another group than ours."""
+    """Groups whose name begins so, anywhere in the trees: a job may have run below another group than this process's."""
     roots = {point for name, point in _mounts(mountinfo).items() if name in (*CONTROLLERS, "cgroup2")}
-    return sorted(
-        os.path.join(top, name) for root in roots for top, names, _ in os.walk(root) for name in names if name.startswith(prefix)
-    )
+    everything = (os.path.join(top, name) for root in roots for top, names, _ in os.walk(root) for name in names)
+    return sorted(path for path in everything if os.path.basename(path).startswith(prefix))
 
 
 def create(found: dict[str, list[str]], name: str, limits: dict[str, Any], pid: int) -> None:
