@@ -253,7 +253,77 @@ async def test_a_fork_bomb_is_killed_at_its_deadline(new_backend: NewBackend) ->
             await environment.stop()
 
 
-# --- containers that die ---
+# --- engines that go away, containers that die ---
+
+
+class Relay:
+    """A socket in front of the engine's own that can go away as an engine does."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._server: asyncio.Server | None = None
+        self._writers: list[asyncio.StreamWriter] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def up(self) -> None:
+        self._server = await asyncio.start_unix_server(self._serve, self.path)
+
+    async def down(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.path.unlink(missing_ok=True)
+        for writer in self._writers:
+            writer.transport.abort()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._writers.clear()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        engine_reader, engine_writer = await asyncio.open_unix_connection("/var/run/docker.sock")
+        self._writers += [writer, engine_writer]
+        for source, target in ((reader, engine_writer), (engine_reader, writer)):
+            task = asyncio.ensure_future(self._copy(source, target))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _copy(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        try:
+            while data := await source.read(65536):
+                target.write(data)
+                await target.drain()
+            target.write_eof()
+        except OSError:
+            target.transport.abort()
+
+
+@pytest.mark.skipif(not os.path.exists("/var/run/docker.sock"), reason="the engine has another address")
+async def test_an_engine_that_goes_away_loses_the_environment_and_can_come_back(new_backend: NewBackend, tmp_path: Path) -> None:
+    relay = Relay(tmp_path / "engine.sock")
+    await relay.up()
+    backend = new_backend(host=f"unix://{relay.path}")
+    try:
+        environment = await backend.start(spec(), await backend.prepare(spec()))
+        started = asyncio.Event()
+        sleeping = Command(argv=("sh", "-c", "echo started; sleep 600"))
+        running = asyncio.ensure_future(environment.exec(sleeping, lambda stream, chunk: started.set()))
+        async with asyncio.timeout(60):
+            await started.wait()
+            await relay.down()
+            with pytest.raises(EnvironmentLostError, match="does not answer any more"):
+                await running
+            with pytest.raises(EnvironmentLostError, match="does not answer any more"):
+                await run(environment, "true")
+            with pytest.raises(EnvironmentLostError):
+                await environment.download("/etc/passwd", tmp_path / "out")
+            with pytest.raises(StartError, match="does not answer any more"):
+                await backend.start(spec(), DOCKER_IMAGE)
+            await relay.up()
+            other = await backend.start(spec(), await backend.prepare(spec()))
+            assert await ok(other, "echo alive") == "alive\n"
+            await other.stop()
+            await environment.stop()
+    finally:
+        await backend.aclose()
+        await relay.down()
 
 
 async def test_a_container_that_is_killed_is_lost_for_commands_and_files(new_backend: NewBackend, tmp_path: Path) -> None:
@@ -339,3 +409,59 @@ async def test_reaping_removes_what_a_dead_job_left_and_nothing_else(new_backend
         await left.stop()
         await kept.stop()
     assert containers(f"{job_id}-other") == []
+
+
+async def test_a_job_that_goes_on_removes_the_images_of_its_killed_run(tmp_path: Path, new_backend: NewBackend) -> None:
+    made = task(tmp_path, f"FROM {DOCKER_IMAGE}\nRUN echo made > /made\n")
+    killed = new_backend()
+    image = await killed.prepare(made)
+    again = new_backend()
+    assert await again.prepare(made) == image
+    await again.remove(image)
+    assert docker("images", "-q", image) == ""
+
+
+async def test_a_folder_of_endless_size_does_not_hold_a_trial(new_backend: NewBackend, tmp_path: Path) -> None:
+    backend = new_backend()
+    environment = await backend.start(spec(), await backend.prepare(spec()))
+    try:
+        await ok(environment, "mkdir /app/data && truncate -s 1T /app/data/endless")
+        copying = asyncio.ensure_future(environment.download("/app/data", tmp_path / "out"))
+        await asyncio.sleep(0.5)
+        assert not copying.done()
+        copying.cancel()
+        async with asyncio.timeout(30):
+            with pytest.raises(asyncio.CancelledError):
+                await copying
+        assert await ok(environment, "echo alive") == "alive\n"
+    finally:
+        await environment.stop()
+
+
+async def test_ten_thousand_log_files_and_links_come_out(new_backend: NewBackend, tmp_path: Path) -> None:
+    backend = new_backend()
+    environment = await backend.start(spec(), await backend.prepare(spec()))
+    try:
+        await ok(environment, "mkdir -p /logs && cd /logs && seq 10000 | split -l 1 -a 4 - f && ln -s / root && mknod dev c 1 3")
+        report = await environment.download("/logs", tmp_path / "out")
+        assert report.files == 10_000
+        assert sorted(name for name, _ in report.skipped) == ["dev", "root"]
+    finally:
+        await environment.stop()
+
+
+async def test_much_output_is_seen_whole_and_kept_in_part(new_backend: NewBackend) -> None:
+    backend = new_backend()
+    environment = await backend.start(spec(), await backend.prepare(spec()))
+    seen = 0
+
+    def count(stream: str, chunk: bytes) -> None:
+        nonlocal seen
+        seen += len(chunk)
+
+    try:
+        printing = Command(argv=("head", "-c", str(300 * MEBIBYTE), "/dev/zero"), max_output_bytes=MEBIBYTE)
+        result = await environment.exec(printing, count)
+        assert (seen, len(result.stdout), result.stdout_cut_bytes) == (300 * MEBIBYTE, MEBIBYTE, 299 * MEBIBYTE)
+    finally:
+        await environment.stop()

@@ -7,6 +7,7 @@ import errno
 import posixpath
 import re
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -24,6 +25,7 @@ from rollout_docker.command import Container, RunningCommand, run_command
 from rollout_docker.engine import Refused
 
 _SPOOLED_BYTES = 4 * 1024 * 1024
+_MIN_STREAM_BYTES = 8 * 1024**3  # what is left out by its size comes over the wire all the same
 _MAX_WAITING_BYTES = 1024 * 1024
 _KILLED = 137
 _OOM_GRACE_SEC = 0.25
@@ -71,13 +73,19 @@ class DockerEnvironment:
         self._check_alive()
         ids = await self._owner(owner)
         name = posixpath.normpath(target).strip("/") or "."
-        await self._transfer(lambda: self._put(source, name, ids), f"cannot copy {source} to {target}")
+        try:
+            await self._transfer(lambda: self._put(source, name, ids))
+        except TransferError as error:
+            raise TransferError(f"cannot copy {source} to {target}: {error}") from error
 
     async def download(self, source: str, target: Path, limits: TransferLimits = DEFAULT_TRANSFER_LIMITS) -> TransferReport:
         _check_path(source)
         self._check_alive()
-        doing = f"cannot copy {source} out of the environment"
-        report = await self._transfer(lambda: self._get(posixpath.normpath(source), target, limits), doing)
+        unwanted = threading.Event()
+        try:
+            report = await self._transfer(lambda: self._get(posixpath.normpath(source), target, limits, unwanted), unwanted)
+        except TransferError as error:
+            raise TransferError(f"cannot copy {source} out of the environment: {error}") from error
         if report is None:
             raise FileNotFoundError(errno.ENOENT, "no such file or folder in the environment", source)
         return cast(TransferReport, report)
@@ -129,7 +137,7 @@ class DockerEnvironment:
             archive.seek(0)
             self._container.engine.sdk.api.put_archive(self._container.id, "/", archive)
 
-    def _get(self, source: str, target: Path, limits: TransferLimits) -> TransferReport | None:
+    def _get(self, source: str, target: Path, limits: TransferLimits, unwanted: threading.Event) -> TransferReport | None:
         """None: there is no such file."""
         try:
             chunks, _ = self._container.engine.sdk.api.get_archive(self._container.id, source)
@@ -138,15 +146,17 @@ class DockerEnvironment:
                 raise
             return None
         try:
-            return unpack(_Chunks(chunks), target, limits)
+            return unpack(_Chunks(chunks, max(4 * limits.max_total_bytes, _MIN_STREAM_BYTES), unwanted), target, limits)
         finally:
             chunks.close()
 
-    async def _transfer(self, work: Callable[[], Any], doing: str) -> Any:
+    async def _transfer(self, work: Callable[[], Any], unwanted: threading.Event | None = None) -> Any:
         thread = asyncio.ensure_future(self._blocking(work))
         try:
             return await asyncio.shield(thread)
         except asyncio.CancelledError:
+            if unwanted is not None:
+                unwanted.set()
             await run_shielded(_finish(thread))
             raise
         except (*_FOREIGN, TransferError) as error:
@@ -156,7 +166,7 @@ class DockerEnvironment:
             if isinstance(error, TransferError):
                 raise
             text = error.explanation if isinstance(error, docker.errors.APIError) else error
-            raise TransferError(f"{doing}: {text}") from error
+            raise TransferError(str(text)) from error
 
 
 class DockerProcess:
@@ -214,15 +224,20 @@ class DockerProcess:
 
 
 class _Chunks:
-    """An iterator of chunks as a stream to read."""
+    """An iterator of chunks as a stream to read, up to a size and until somebody no longer wants it."""
 
-    def __init__(self, chunks: Iterator[bytes]) -> None:
+    def __init__(self, chunks: Iterator[bytes], max_bytes: int, unwanted: threading.Event) -> None:
         self._chunks = chunks
+        self._left = max_bytes
+        self._unwanted = unwanted
         self._rest = memoryview(b"")
 
     def read(self, size: int, /) -> bytes:
         if not self._rest:
             self._rest = memoryview(next(self._chunks, b""))
+            self._left -= len(self._rest)
+            if self._left < 0 or self._unwanted.is_set():
+                raise TransferError("it holds far more than may be copied" if self._left < 0 else "the copying was cancelled")
         data, self._rest = self._rest[:size], self._rest[size:]
         return bytes(data)
 

@@ -51,9 +51,13 @@ class Images:
                 return await self._pulled(spec.docker_image, sink)
             assert dockerfile is not None, "check() refuses a task with neither"
             tag = self._tag(spec)
-            if force or await self.inspect(tag) is None:
+            old = await self.inspect(tag)
+            if force or old is None:
                 await self._build(spec, dockerfile, tag, force=force, sink=sink)
                 self._made.add(tag)
+                new = await self.inspect(tag) if old is not None else None
+                if old is not None and new is not None and old["Id"] != new["Id"]:
+                    await self._delete(old["Id"])
             return tag
         except (Refused, Unreachable) as error:
             raise BuildError(f"the image of task {spec.task_name} cannot be made: {error}") from error
@@ -70,13 +74,22 @@ class Images:
 
     async def remove(self, image: str) -> None:
         """Remove an image that this job built and that nobody else uses."""
-        if image in self._made:
+        if image in self._made or await self._was_made(image):
             self._made.discard(image)
-            try:
-                await self._engine.call("DELETE", f"/images/{image}")
-            except Refused as error:
-                if error.status not in (404, 409):
-                    raise
+            await self._delete(image)
+
+    async def _was_made(self, image: str) -> bool:
+        """Whether an earlier run of this job built the image, and was killed before it could remove it."""
+        found = await self.inspect(image)
+        labels = (found or {}).get("Config", {}).get("Labels") or {}
+        return bool(labels.get("rollout.job") == self._job_id)
+
+    async def _delete(self, image: str) -> None:
+        try:
+            await self._engine.call("DELETE", f"/images/{image}")
+        except Refused as error:
+            if error.status not in (404, 409):  # gone already, or somebody uses it
+                raise
 
     def _tag(self, spec: EnvironmentSpec) -> str:
         options = self._options
@@ -117,7 +130,7 @@ class Images:
             "nocache": int(force),
             "pull": int(self._pull == "always"),
             "buildargs": json.dumps(options.build_args),
-            "labels": json.dumps({"rollout.environment": spec.digest}),
+            "labels": json.dumps({"rollout.environment": spec.digest, "rollout.job": self._job_id}),
             **self._platform(),
         }
         if options.target is not None:
