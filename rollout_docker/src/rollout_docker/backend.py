@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rollout.core.aio import Blocking, Once, run_shielded
-from rollout.core.errors import EnvironmentLostError, ResourceError, SandboxError, StartError, TaskError
+from rollout.core.errors import EnvironmentLostError, ResourceError, SandboxError, StartError, TaskError, TeardownError
 from rollout.core.protocols import API_VERSION, DOCKER_IMAGE, EXEC_USER, GPUS, LIVE_STDIO, NETWORK_NONE, BackendContext
 from rollout.core.quantity import parse_bytes
 from rollout.core.types import EnvironmentSpec, OutputSink, Struct
@@ -21,6 +22,7 @@ from rollout_docker.images import Images, dockerfile_of
 from rollout_docker.oom import OomWatch
 from rollout_docker.options import DockerOptions
 
+logger = logging.getLogger(__name__)
 _MAX_THREADS = 64
 _MIN_MEMORY_BYTES = 6 * 1024**2
 _FULL = re.compile(r"no space left|cannot allocate memory|non-overlapping IPv4|no available IPv4|device driver|cannot fork", re.I)
@@ -123,7 +125,10 @@ class DockerBackend:
             self._inspected.forget(image)
             if isinstance(error, EnvironmentLostError):
                 error = StartError(f"its image's /bin/sh does not run, or the container ended at once: {error}")
-            await remove_container(container)
+            try:
+                await remove_container(container)
+            except TeardownError as left:
+                logger.warning("%s; `rollout clean` tries again", left)
             kind = ResourceError if _FULL.search(str(error)) else StartError
             raise kind(f"the container of task {spec.task_name} does not start: {error}") from error
         limited = spec.resources.memory_bytes is not None
