@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from types import TracebackType
 
 from rollout.core.errors import RolloutError, boundary
 
@@ -20,29 +19,48 @@ def effective_timeout(task_sec: float, *, override_sec: float = 0, max_sec: floa
     return seconds * multiplier
 
 
-@asynccontextmanager
-async def deadline(seconds: float | None, error_type: type[RolloutError], what: str) -> AsyncIterator[None]:
+class deadline:
     """Cancel the block after `seconds` and raise `error_type`. A TimeoutError of the block's own passes through."""
-    try:
-        async with asyncio.timeout(seconds) as limit:
-            yield
-    except TimeoutError as error:
-        if not limit.expired():
-            raise
-        raise error_type(f"{what} was still running after {seconds:g} s") from error
+
+    __slots__ = ("_error_type", "_limit", "_seconds", "_what")
+
+    def __init__(self, seconds: float | None, error_type: type[RolloutError], what: str) -> None:
+        self._seconds = seconds
+        self._error_type = error_type
+        self._what = what
+        self._limit = asyncio.timeout(seconds)
+
+    async def __aenter__(self) -> None:
+        await self._limit.__aenter__()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            await self._limit.__aexit__(kind, error, trace)
+        except TimeoutError as timeout:
+            raise self._error_type(f"{self._what} was still running after {self._seconds:g} s") from timeout
 
 
-@contextmanager
-def foreign(error_type: type[RolloutError], doing: str, timeout_type: type[RolloutError] | None = None) -> Iterator[None]:
+class foreign:
     """`errors.boundary` for calls that are awaited: a CancelledError that nobody asked for is foreign code's error too.
 
     Libraries raise it when something of their own was cancelled; taken for an interruption it would end the whole job.
     """
-    with boundary(error_type, doing, timeout_type):
-        try:
-            yield
-        except asyncio.CancelledError as error:
+
+    __slots__ = ("_doing", "_error_type", "_timeout_type")
+
+    def __init__(self, error_type: type[RolloutError], doing: str, timeout_type: type[RolloutError] | None = None) -> None:
+        self._error_type = error_type
+        self._doing = doing
+        self._timeout_type = timeout_type
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if isinstance(error, asyncio.CancelledError):
             task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            raise error_type(f"{doing}: cancelled from within") from error
+            if task is not None and not task.cancelling():
+                raise self._error_type(f"{self._doing}: cancelled from within") from error
+        elif isinstance(error, Exception):
+            with boundary(self._error_type, self._doing, self._timeout_type):
+                raise error

@@ -262,13 +262,15 @@ class Rollout:
 
     async def cleanup(self) -> None:
         """Collect the logs if nobody has, and stop the environment. Never raises: what fails here is a warning of the trial."""
-        await self._attempt("closing the agent's session", _STOP_SEC, self._close_session())
+        if self._session is not None:
+            await self._attempt("closing the agent's session", _STOP_SEC, self._close_session())
         if self.environment is not None:
             if not self._logs_collected:
                 await self._attempt("collecting the logs", _COLLECT_SEC, self._collect_logs())
             await self._attempt("stopping the environment", _STOP_SEC, self.environment.stop(), TeardownError)
             self.environment = None
-        await self._attempt("writing what the agent printed", _STOP_SEC, self._close_outputs())
+        if self._outputs:
+            await self._attempt("writing what the agent printed", _STOP_SEC, self._close_outputs())
         if self._services.redactor:
             await self._attempt("removing secrets", _COLLECT_SEC, self._redact("setup", "agent", "verifier"))
 
