@@ -7,7 +7,6 @@ import logging
 import os
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 from rollout.core.aio import Blocking, Once, run_shielded
@@ -16,6 +15,7 @@ from rollout.core.protocols import API_VERSION, DOCKER_IMAGE, EXEC_USER, GPUS, L
 from rollout.core.quantity import parse_bytes
 from rollout.core.types import EnvironmentSpec, OutputSink, Struct
 from rollout_docker.command import Container
+from rollout_docker.compose import MAIN, Project, built_services, compose_file_of, remove_projects, service_image, why_not
 from rollout_docker.engine import Engine
 from rollout_docker.environment import DockerEnvironment, remove_container
 from rollout_docker.images import Images, dockerfile_of
@@ -47,6 +47,9 @@ class DockerBackend:
         self._inspected: Once[dict[str, Any]] = Once(keep_errors=False)
         self._usable: Once[None] = Once(keep_errors=False)  # one look per image
         self._warned: set[str] = set()
+        self._compose: tuple[str | None] | None = None  # why it cannot be used, once that is known
+        self._configs: dict[str, dict[str, Any]] = {}
+        self._service_images: dict[str, list[str]] = {}
 
     @property
     def capabilities(self) -> frozenset[str]:
@@ -58,11 +61,10 @@ class DockerBackend:
     def check(self, spec: EnvironmentSpec) -> None:
         engine = self._engine_now()
         task = spec.task_name
-        if spec.directory is not None:
-            for name in ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml"):
-                if Path(spec.directory, name).is_file():
-                    raise TaskError(f"{task} has environment/{name}: tasks of several services cannot run on type: docker yet")
-        if spec.docker_image is None and dockerfile_of(spec) is None:
+        file = compose_file_of(spec)
+        if file is not None and (missing := self._compose_missing()) is not None:
+            raise TaskError(f"{task} has environment/{file.name}, and {missing}")
+        if file is None and spec.docker_image is None and dockerfile_of(spec) is None:
             raise TaskError(f"{task} has no environment/Dockerfile and names no docker_image, and type: docker needs one of them")
         if spec.resources.gpus and "nvidia" not in engine.runtimes:
             raise TaskError(
@@ -73,7 +75,10 @@ class DockerBackend:
         self._warn_of(engine, spec)
 
     async def prepare(self, spec: EnvironmentSpec, *, force: bool = False, sink: OutputSink | None = None) -> str:
-        return await (await self._image_store()).prepare(spec, force=force, sink=sink)
+        images = await self._image_store()
+        if compose_file_of(spec) is None:
+            return await images.prepare(spec, force=force, sink=sink)
+        return await self._prepare_services(images, spec, force, sink)
 
     async def start(self, spec: EnvironmentSpec, image: str) -> DockerEnvironment:
         engine = await self._engine()
@@ -86,12 +91,13 @@ class DockerBackend:
 
     async def remove(self, image: str) -> None:
         if self._images is not None:
-            await self._images.remove(image)
+            for name in [*self._service_images.pop(image, []), image]:
+                await self._images.remove(name)
 
     async def reap(self, job_id: str) -> Sequence[str]:
         engine = await self._engine()
+        removed = list(await remove_projects(engine, f"{_prefix(job_id)}-"))
         query = {"all": 1, "filters": f'{{"label": ["rollout.job={job_id}"]}}'}
-        removed = []
         for found in await engine.call("GET", "/containers/json", query=query):
             name = found["Names"][0].lstrip("/") if found.get("Names") else found["Id"][:12]
             await remove_container(Container(engine, found["Id"], found["Id"], "/"))
@@ -111,7 +117,9 @@ class DockerBackend:
         images = await self._image_store()
         if self._oom is None:
             self._oom = OomWatch(engine, self._context.job_id)
-        name = f"rollout-{self._context.job_id[:40]}-{os.urandom(6).hex()}"
+        name = f"{_prefix(self._context.job_id)}-{os.urandom(6).hex()}"
+        if compose_file_of(spec) is not None:
+            return await self._start_services(engine, spec, image, name)
         container = Container(engine, name, name, "/")
         try:
             details = await self._inspected(image, lambda: self._inspect(images, spec, image))
@@ -133,6 +141,71 @@ class DockerBackend:
             raise kind(f"the container of task {spec.task_name} does not start: {error}") from error
         limited = spec.resources.memory_bytes is not None
         return DockerEnvironment(container, self._blocking, self._oom.count if limited else None)
+
+    async def _prepare_services(self, images: Images, spec: EnvironmentSpec, force: bool, sink: OutputSink | None) -> str:
+        """Make the images of a task of several services; the reference of the one that `main` is."""
+        engine = await self._engine()
+        tag = images.tag(spec)
+        usual = spec.docker_image or tag
+        folder = self._context.work_dir / "compose"
+        project = Project(engine, f"{_prefix(self._context.job_id)}-build", spec, usual, folder / f"build-{spec.digest[:40]}")
+        config = await project.read()
+        image = str(config["services"][MAIN]["image"])
+        names = [service_image(tag, service) for service in built_services(config)]
+        if force or None in [await images.inspect(name) for name in names]:
+            await project.build(config, tag, force=force, sink=sink)
+            for name in names:
+                images.made(name)
+        if MAIN in built_services(config):
+            image = service_image(tag, MAIN)
+        elif image == usual:
+            image = await images.prepare(spec, force=force, sink=sink)
+        self._service_images[image] = [name for name in names if name != image]
+        self._configs[spec.digest] = config
+        return image
+
+    async def _start_services(self, engine: Engine, spec: EnvironmentSpec, image: str, name: str) -> DockerEnvironment:
+        images = await self._image_store()
+        if spec.digest not in self._configs:
+            await self._prepare_services(images, spec, False, None)
+        project = Project(engine, name, spec, image, self._context.work_dir / "compose" / name)
+        try:
+            container = await project.up(self._configs[spec.digest], images.tag(spec), self._main(engine, spec))
+            await container.probe()
+        except SandboxError as error:
+            await project.down()
+            raise StartError(str(error)) from error
+        assert self._oom is not None
+        limited = spec.resources.memory_bytes is not None
+        return DockerEnvironment(container, self._blocking, self._oom.count if limited else None, project.down)
+
+    def _main(self, engine: Engine, spec: EnvironmentSpec) -> dict[str, Any]:
+        """What holds for the service `main`, whatever the task's file says. Values of variables are not written to disk."""
+        resources, options = spec.resources, self._options
+        main: dict[str, Any] = {
+            "labels": {**spec.labels, "rollout.job": self._context.job_id},
+            "environment": dict.fromkeys(spec.env),
+        }
+        if resources.cpus is not None:
+            main["cpus"] = min(resources.cpus, engine.cpus or resources.cpus)
+        if resources.memory_bytes is not None:
+            main["mem_limit"] = main["memswap_limit"] = resources.memory_bytes
+        if options.pids is not None:
+            main["pids_limit"] = options.pids
+        if options.shm_size is not None:
+            main["shm_size"] = parse_bytes(options.shm_size)[0]
+        if options.ulimits:
+            main["ulimits"] = options.ulimits
+        if options.mounts:
+            main["volumes"] = options.mounts
+        if spec.workdir is not None:
+            main["working_dir"] = spec.workdir
+        return main
+
+    def _compose_missing(self) -> str | None:
+        if self._compose is None:
+            self._compose = (why_not(),)
+        return self._compose[0]
 
     async def _inspect(self, images: Images, spec: EnvironmentSpec, image: str) -> dict[str, Any]:
         details = await images.inspect(image)
@@ -217,6 +290,11 @@ class DockerBackend:
                 raise
         assert self._found is not None
         return self._found
+
+
+def _prefix(job_id: str) -> str:
+    """What the names of everything begin with that is made for a job."""
+    return f"rollout-{job_id[:40]}"
 
 
 async def _undo(starting: asyncio.Task[DockerEnvironment]) -> None:

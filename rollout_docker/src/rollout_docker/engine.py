@@ -37,7 +37,8 @@ class Unreachable(SandboxError):
 class Engine:
     """An engine that answered once. Calls from the event loop are its own; `sdk` is for threads."""
 
-    def __init__(self, address: Address, sdk: docker.DockerClient, info: Mapping[str, Any]) -> None:
+    def __init__(self, url: str, address: Address, sdk: docker.DockerClient, info: Mapping[str, Any]) -> None:
+        self.url = url
         self.address = address
         self.sdk = sdk
         self.cpus = int(info.get("NCPU") or 0)
@@ -76,7 +77,7 @@ class Engine:
         except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
             sdk.close()
             raise SandboxError(f"the Docker engine at {url} does not say what it is ({_reason(error)}): {_HELP}") from error
-        return cls(address, sdk, info)
+        return cls(url, address, sdk, info)
 
     def close(self) -> None:
         self.sdk.close()

@@ -8,7 +8,7 @@ import posixpath
 import re
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,12 +36,19 @@ _FOREIGN = (docker.errors.DockerException, requests.exceptions.RequestException,
 class DockerEnvironment:
     """The Environment of `type: docker`."""
 
-    def __init__(self, container: Container, blocking: Blocking, oom_kills: Callable[[str], int] | None) -> None:
-        """`oom_kills`: how often the kernel killed in a container for memory; None when it has no limit of memory."""
+    def __init__(
+        self,
+        container: Container,
+        blocking: Blocking,
+        oom_kills: Callable[[str], int] | None,
+        remove: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """`remove`: what ends it, if that is more than the container. `oom_kills`: how often the kernel killed in a container for memory; None when it has no limit of memory."""
         self._container = container
         self._blocking = blocking
         self._oom_kills = oom_kills
         self._owners: dict[str, tuple[int, int]] = {}
+        self._remove = remove or (lambda: remove_container(container))
         self._stopping: asyncio.Task[None] | None = None
 
     async def exec(self, command: Command, sink: OutputSink | None = None) -> ExecResult:
@@ -100,7 +107,7 @@ class DockerEnvironment:
         container.gone = container.gone or "it was stopped"
         for running in list(container.running):
             running.lose(EnvironmentLostError("the environment was stopped"))
-        await remove_container(container)
+        await self._remove()
 
     def _check_alive(self) -> None:
         if self._container.gone is not None:

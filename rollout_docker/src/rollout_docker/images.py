@@ -49,8 +49,9 @@ class Images:
         try:
             if spec.docker_image is not None and not (force and dockerfile is not None):
                 return await self._pulled(spec.docker_image, sink)
-            assert dockerfile is not None, "check() refuses a task with neither"
-            tag = self._tag(spec)
+            if dockerfile is None:
+                raise BuildError(f"task {spec.task_name} has no environment/Dockerfile and names no image")
+            tag = self.tag(spec)
             old = await self.inspect(tag)
             if force or old is None:
                 await self._build(spec, dockerfile, tag, force=force, sink=sink)
@@ -91,7 +92,12 @@ class Images:
             if error.status not in (404, 409):  # gone already, or somebody uses it
                 raise
 
-    def _tag(self, spec: EnvironmentSpec) -> str:
+    def made(self, image: str) -> None:
+        """Remember an image that was built for this job."""
+        self._made.add(image)
+
+    def tag(self, spec: EnvironmentSpec) -> str:
+        """The name that what is built of `spec` has."""
         options = self._options
         parts = [spec.digest]
         if options.build_args or options.target or options.platform:
