@@ -147,14 +147,6 @@ class Project:
         files = [word for file in self._files for word in ("--file", str(file))]
         program, directory = shutil.which("docker") or "docker", str(self._spec.directory)
         argv = [program, "compose", "--project-name", self._name, "--project-directory", directory, *files]
-            shutil.which("docker") or "docker",
-            "compose",
-            "--project-name",
-            self._name,
-            "--project-directory",
-            str(self._spec.directory),
-            *files,
-        ]
         process = await asyncio.create_subprocess_exec(
             *argv,
             *arguments,
@@ -213,10 +205,9 @@ def built_services(config: Mapping[str, Any]) -> list[str]:
 
 def _is_plain(build: Mapping[str, Any]) -> bool:
     """Whether it is what happens to `environment/Dockerfile` anyway."""
-    context = posixpath.normpath(build.get("context", "."))
-    return (
-        context in (".",) and build.get("dockerfile", "Dockerfile") == "Dockerfile" and not set(build) - {"context", "dockerfile"}
-    )
+    if set(build) - {"context", "dockerfile"}:
+        return False
+    return posixpath.normpath(build.get("context", ".")) == "." and build.get("dockerfile", "Dockerfile") == "Dockerfile"
 
 
 async def remove_projects(engine: Engine, prefix: str, *, exact: bool = False) -> Sequence[str]:

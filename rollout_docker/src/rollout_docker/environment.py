@@ -43,7 +43,8 @@ class DockerEnvironment:
         oom_kills: Callable[[str], int] | None,
         remove: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`remove`: what ends it, if that is more than the container. `oom_kills`: how often the kernel killed in a container for memory; None when it has no limit of memory."""
+        """`remove`: what ends it, if that is more than the container.
+        `oom_kills`: how often the kernel killed in a container for memory; None when it has no limit of memory."""
         self._container = container
         self._blocking = blocking
         self._oom_kills = oom_kills
