@@ -1,8 +1,10 @@
 """Every figure has a denominator that says which trials it is over."""
 
+from typing import Any
+
 from rollout.core.job.results import Tally
 from rollout.core.plugins import decode_options, find
-from rollout.core.records import ErrorInfo
+from rollout.core.records import ErrorInfo, Status, TrialResult
 
 LOST = ErrorInfo(type="environment_lost", message="gone")
 
@@ -19,11 +21,17 @@ def figures(tally: Tally) -> dict[tuple[str, str], tuple[float | None, int]]:
     return {(report.key, value.basis): (value.value, value.n) for report in tally.reports() for value in report.values}
 
 
+def trial(task: str, status: Status, rewards: dict[str, float], dataset: str = "d", **more: Any) -> TrialResult:
+    return TrialResult(
+        trial_id=task, task_name=task, dataset_name=dataset, agent_name="a", attempt=1, status=status, rewards=rewards, **more
+    )
+
+
 def add(tally: Tally, task: str, reward: float | None = None, key: str = "reward", dataset: str = "d") -> None:
     if reward is None:
-        tally.add("a", dataset, task, 1, "errored", {}, LOST, None)
+        tally.add(trial(task, "errored", {}, dataset, error=LOST))
     else:
-        tally.add("a", dataset, task, 1, "scored", {key: reward}, None, 0.25)
+        tally.add(trial(task, "scored", {key: reward}, dataset, cost=0.25))
 
 
 def test_a_mean_is_given_over_scored_trials_and_with_errors_as_zero() -> None:
@@ -49,15 +57,15 @@ def test_a_job_of_errors_only_still_says_so() -> None:
 
 def test_each_reward_key_has_its_own_figures() -> None:
     counts = tally("mean")
-    counts.add("a", "d", "x", 1, "scored", {"reward": 1.0, "seconds": 3.0}, None, None)
-    counts.add("a", "d", "y", 1, "scored", {"reward": 0.0}, None, None)
+    counts.add(trial("x", "scored", {"reward": 1.0, "seconds": 3.0}))
+    counts.add(trial("y", "scored", {"reward": 0.0}))
     assert figures(counts)["reward", "scored"] == (0.5, 2)
     assert figures(counts)["seconds", "scored"] == (3.0, 1)
 
 
 def test_unverified_trials_are_no_zeros() -> None:
     counts = tally("mean")
-    counts.add("a", "d", "x", 1, "unscored", {}, None, None)
+    counts.add(trial("x", "unscored", {}))
     assert counts.reports() == []
     assert counts.count("unscored") == 1
 

@@ -6,7 +6,7 @@ import pytest
 
 from rollout.core.errors import StoreError, UsageError
 from rollout.core.files import write_atomic
-from rollout.core.job.store import JobStore, is_running, read_json, read_trials
+from rollout.core.job.store import FinishedTrial, JobStore, is_running, read_json, read_trials
 from rollout.core.records import TrialResult
 
 
@@ -35,7 +35,10 @@ def test_finished_trials_are_read_back_and_the_last_line_of_a_trial_counts(tmp_p
     store.add_trial(result("y", 1.0))
     store.add_trial(result("x", 0.5))
     store.close()
-    assert [(trial.trial_id, trial.rewards["reward"]) for trial in read_trials(tmp_path / "job")] == [("y", 1.0), ("x", 0.5)]
+    assert [(trial.trial_id, trial.rewards["reward"]) for trial in read_trials(tmp_path / "job", FinishedTrial)] == [
+        ("y", 1.0),
+        ("x", 0.5),
+    ]
 
 
 def test_a_torn_last_line_is_cut_off_and_the_next_one_is_whole(tmp_path: Path) -> None:
@@ -49,14 +52,14 @@ def test_a_torn_last_line_is_cut_off_and_the_next_one_is_whole(tmp_path: Path) -
         store = opened(tmp_path / "job")
         store.add_trial(result("y"))
         store.close()
-        assert [trial.trial_id for trial in read_trials(tmp_path / "job")] == ["x", "y"]
+        assert [trial.trial_id for trial in read_trials(tmp_path / "job", FinishedTrial)] == ["x", "y"]
         trials.write_bytes(whole)
 
 
 def test_foreign_lines_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "trials.jsonl").write_bytes(b'nonsense\n{"a": 1}\n\xff\xfe\n[]\n\n')
-    assert list(read_trials(tmp_path)) == []
-    assert list(read_trials(tmp_path / "missing")) == []
+    assert list(read_trials(tmp_path, FinishedTrial)) == []
+    assert list(read_trials(tmp_path / "missing", FinishedTrial)) == []
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rollout.core.errors import AgentInstallError
+from rollout.core.errors import AgentInstallError, TaskError
 from rollout.core.protocols import API_VERSION, AgentContext, NoOptions
 from rollout.core.trial.paths import ORACLE, SOLUTION
 from rollout.core.trial.script import interpreter
@@ -52,4 +52,4 @@ class OracleAgent:
             return task / "solution"
         if (task / "solve.sh").is_file():
             return task / "solve.sh"
-        raise AgentInstallError(f"{task.name} has no solution/solve.sh: the oracle cannot be used on it")
+        raise TaskError(f"{task.name} has no solution/solve.sh: the oracle cannot be used on it")

@@ -43,7 +43,7 @@ def parse_quantity(value: Quantity) -> Decimal:
     text = str(value).strip() if isinstance(value, str) else repr(value)
     match = _QUANTITY.fullmatch(text)
     if match is None or isinstance(value, bool):
-        raise ValueError(f"{value!r} is not a quantity; write for instance 2, 0.5, 500m, 512Mi or 2G")
+        raise ValueError(f"{_shown(value)} is not a quantity; write for instance 2, 0.5, 500m, 512Mi or 2G")
     number, exponent, suffix = match.groups()
     return Decimal(number + exponent) if exponent else Decimal(number) * _SUFFIXES[suffix or ""]
 
@@ -56,7 +56,7 @@ def parse_cpus(value: Quantity) -> float:
     """
     cpus = float(parse_quantity(value))
     if not 0 < cpus <= 1_000_000:
-        raise ValueError(f"{value!r} is not a number of CPUs above 0")
+        raise ValueError(f"{_shown(value)} is not a number of CPUs above 0")
     return cpus
 
 
@@ -76,5 +76,10 @@ def parse_bytes(value: Quantity) -> tuple[int, str | None]:
         warning = f"{value!r} has no unit and is too small for bytes: read as {value}Mi"
     size = int(quantity.to_integral_value(rounding="ROUND_CEILING"))
     if not 0 < size <= _MAX_BYTES:
-        raise ValueError(f"{value!r} is not a size above 0 and below 8Ei")
+        raise ValueError(f"{_shown(value)} is not a size above 0 and below 8Ei")
     return size, warning
+
+
+def _shown(value: Quantity) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -12,7 +12,8 @@ from rollout.core.errors import ConfigError
 _PIECE = re.compile(
     r"(?P<dollar>\$\$)|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^{}]*))?\}|(?P<fault>\$\{)", re.ASCII
 )
-_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
+# A word of its own or the end of one: `OPENAI_API_KEY` and `apiKey`, neither `keyboard` nor `tokenizer` nor `max_tokens`.
+_SECRET_NAME = re.compile(r"(keys?|token|secrets?|passw(or)?d|passphrase|credentials?|auth(orization)?)(?![a-z])", re.IGNORECASE)
 
 
 class _Reference(NamedTuple):

@@ -106,6 +106,8 @@ def _all_in_one(tree: Tree, faults: Sequence[Fault]) -> str:
     """All faults on one line, in the order of the file, as far as the line is readable."""
     ordered = sorted(faults, key=lambda fault: tree.source(fault.path).line or 0)
     text = _message(tree, ordered[0])
+    if len(text) > _MAX_MESSAGE:
+        text = f"{text[:_MAX_MESSAGE]}..."
     main = tree.source(ordered[0].path).name
     for done, fault in enumerate(ordered[1:], start=1):
         source = tree.source(fault.path)
@@ -115,7 +117,7 @@ def _all_in_one(tree: Tree, faults: Sequence[Fault]) -> str:
         if len(text) + len(addition) > _MAX_MESSAGE:
             return f"{text} | and {len(ordered) - done} more"
         text += addition
-    return text if len(text) <= _MAX_MESSAGE else f"{text[:_MAX_MESSAGE]}..."
+    return text
 
 
 def _refuse_shared_names(config: JobConfig, tree: Tree) -> None:

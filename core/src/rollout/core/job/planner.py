@@ -21,7 +21,7 @@ from rollout.core.errors import ConfigError, PluginError, RolloutError, TaskErro
 from rollout.core.hooks import HookBus
 from rollout.core.job.plan import Plan, PlannedAgent, PlannedDataset, PlannedTask, trial_id_of
 from rollout.core.job.store import CONFIG, FinishedTrial, JobStore, read_json, read_trials
-from rollout.core.plugins import Plugin, decode_options, find
+from rollout.core.plugins import Plugin, decode_options, find, versions
 from rollout.core.protocols import (
     DOCKER_IMAGE,
     EXEC_USER,
@@ -91,6 +91,10 @@ class _Planner:
         self._name = self._config.name or (job.path.stem if job.path else "job")
         self._where = str(job.path.name) if job.path else "job"
         self._verifiers: dict[bytes, VerifierSpec] = {}
+        # One for the whole job: a branch that moves while it is planned is one commit in it.
+        self._registries = RegistryContext(
+            base_dir=job.base_dir, cache_dir=cache_dir(environ), offline=options.offline, revisions={}
+        )
 
     async def plan(self) -> Plan:
         config = self._config
@@ -129,7 +133,7 @@ class _Planner:
             metrics=metrics,
             hooks=hooks,
             environ=self._environ,
-            plugins=_versions(self._plugins),
+            plugins=versions(self._plugins),
             warnings=self._warnings,
         )
         try:
@@ -218,7 +222,6 @@ class _Planner:
         assert registry is not None
         assert dataset.name is not None
         plugin, options = self._plugin("registries", registry.plugin, registry.plugin_options, f"datasets[{index}].registry")
-        context = RegistryContext(base_dir=self._base_dir, cache_dir=cache_dir(self._environ), offline=self._options.offline)
         taken: set[str] = set()
 
         def select(task: str) -> bool:
@@ -227,7 +230,7 @@ class _Planner:
             taken.add(task)
             return True
 
-        folders = await plugin.cls(options, context).fetch(dataset.name, dataset.version, select=select)
+        folders = await plugin.cls(options, self._registries).fetch(dataset.name, dataset.version, select=select)
         tasks, invalid = [], []
         for folder in folders:
             try:
@@ -252,7 +255,7 @@ class _Planner:
     def _backend_context(self, job_id: str, directory: Path, loaded: Sequence[tuple[str, Sequence[Task]]]) -> BackendContext:
         cache = cache_dir(self._environ)
         task_parents = {task.path.parent for _, tasks in loaded for task in tasks}
-        private = {directory.parent, cache, self._base_dir, *task_parents}
+        private = {directory.parent, cache, self._base_dir, *task_parents} - {Path("/")}
         return BackendContext(
             job_id=job_id,
             work_dir=cache / "work" / job_id,
@@ -413,7 +416,7 @@ class _Planner:
 
 def _keep_finished(plan: Plan) -> None:
     """Sort an earlier run's trials into those that are kept and those that run again, with the reason."""
-    earlier = {trial.trial_id: trial for trial in read_trials(plan.directory)}
+    earlier = {trial.trial_id: trial for trial in read_trials(plan.directory, FinishedTrial)}
     if not earlier:
         return
     for dataset in plan.datasets:
@@ -481,7 +484,3 @@ def _relative(path: Path, root: Path) -> str:
 
 def _fingerprint(value: Any) -> str:
     return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()[:16]
-
-
-def _versions(plugins: Sequence[Plugin]) -> dict[str, str]:
-    return dict(sorted({plugin.info.dist: plugin.info.version for plugin in plugins}.items()))

@@ -18,7 +18,7 @@ from rollout.core.config.job import MetricConfig
 from rollout.core.errors import PluginError, UsageError
 from rollout.core.job.events import MetricReport
 from rollout.core.job.results import GroupResult, Tally
-from rollout.core.job.store import CONFIG, LOCK, RESULT, TRIALS, is_running, read_json
+from rollout.core.job.store import CONFIG, LOCK, RESULT, TRIALS, StoredTrial, is_running, read_json, read_trials
 from rollout.core.plugins import Plugin, decode_options, find
 from rollout.core.records import ErrorInfo, Status
 from rollout.core.types import Struct
@@ -41,20 +41,11 @@ class _Try(msgspec.Struct, frozen=True, gc=False):
     number: int = 0
 
 
-class ReportTrial(msgspec.Struct, frozen=True):
-    """What a report needs of a line of `trials.jsonl`; other keys of the line are skipped unread."""
+class ReportTrial(StoredTrial, frozen=True):
+    """What a report needs besides."""
 
-    trial_id: str
-    agent_name: str
-    dataset_name: str
-    task_name: str
-    attempt: int
-    status: Status
     reward: float | None = None
-    rewards: dict[str, float] = {}
-    error: ErrorInfo | None = None
     durations: _Seconds = _Seconds()
-    cost: float | None = None
     tries: tuple[_Try, ...] = ()
 
     @property
@@ -142,22 +133,13 @@ def load_report(directory: Path) -> Report:
     config, result = read_json(directory, CONFIG), read_json(directory, RESULT)
     if not (directory / TRIALS).exists() and "job_id" not in config:
         raise UsageError(f"{directory} is not a job's folder: it has neither {TRIALS} nor a job's {CONFIG}")
-    trials = _read_trials(directory)
+    trials = list(read_trials(directory, ReportTrial))
     warnings = [text for text in _items(result.get("warnings")) if isinstance(text, str)]
     metrics, faults = _find_metrics(config)
     totals = _totals(directory, config, trials)
     tally = Tally(metrics, totals)
     for trial in trials:
-        tally.add(
-            trial.agent_name,
-            trial.dataset_name,
-            trial.task_name,
-            trial.attempt,
-            trial.status,
-            trial.rewards,
-            trial.error,
-            trial.cost,
-        )
+        tally.add(trial)
     duration = result.get("total_duration_sec")
     return Report(
         directory=str(directory),
@@ -238,34 +220,6 @@ def _folder_of(trial: ReportTrial, job_dir: Path) -> Path | None:
     folder = job_dir / trial.trial_id
     inside = ".." not in Path(trial.trial_id).parts and not Path(trial.trial_id).is_absolute()
     return folder if inside else None
-
-
-def _read_trials(directory: Path) -> list[ReportTrial]:
-    """Each trial's last line; a torn or foreign one is skipped. Names repeat over the lines, so one object of each is kept."""
-    decoder = msgspec.json.Decoder(ReportTrial)
-    latest: dict[str, ReportTrial] = {}
-    shared: dict[Any, Any] = {}
-    try:
-        file = (directory / TRIALS).open("rb")
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise UsageError(f"{error.filename}: {error.strerror}") from error
-    with file:
-        for line in file:
-            try:
-                trial = decoder.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                continue
-            latest.pop(trial.trial_id, None)
-            latest[trial.trial_id] = msgspec.structs.replace(
-                trial,
-                agent_name=shared.setdefault(trial.agent_name, trial.agent_name),
-                dataset_name=shared.setdefault(trial.dataset_name, trial.dataset_name),
-                task_name=shared.setdefault(trial.task_name, trial.task_name),
-                rewards=shared.setdefault(tuple(trial.rewards.items()), trial.rewards),
-            )
-    return list(latest.values())
 
 
 def _totals(directory: Path, config: dict[str, Any], trials: list[ReportTrial]) -> dict[tuple[str, str], int]:

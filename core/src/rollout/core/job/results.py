@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from rollout.core.job.events import MetricReport
 from rollout.core.plugins import Plugin
@@ -56,6 +56,27 @@ class JobResult(Struct, frozen=True, kw_only=True):
     warnings: list[str]
 
 
+class Counted(Protocol):
+    """What a tally looks at: a TrialResult, or what was read of one from disk."""
+
+    @property
+    def agent_name(self) -> str: ...
+    @property
+    def dataset_name(self) -> str: ...
+    @property
+    def task_name(self) -> str: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def status(self) -> Status: ...
+    @property
+    def rewards(self) -> Mapping[str, float]: ...
+    @property
+    def error(self) -> ErrorInfo | None: ...
+    @property
+    def cost(self) -> float | None: ...
+
+
 class Tally:
     """Running aggregates over finished trials. Memory follows agents, datasets and reward keys, and what the metrics keep."""
 
@@ -64,25 +85,16 @@ class Tally:
         self._plugins = metrics
         self._groups = {pair: _Group(total) for pair, total in totals.items()}
 
-    def add(
-        self,
-        agent: str,
-        dataset: str,
-        task: str,
-        attempt: int,
-        status: Status,
-        rewards: Mapping[str, float],
-        error: ErrorInfo | None,
-        cost: float | None,
-    ) -> None:
-        """Count one finished trial."""
-        group = self._groups[agent, dataset]
-        group.statuses[status] += 1
-        if error is not None:
-            group.errors[error.type] += 1
-        if cost is not None:
-            group.cost = (group.cost or 0.0) + cost
-        errored = status == "errored"
+    def add(self, trial: Counted) -> None:
+        """Count one finished trial. An errored one counts for every reward key: nobody knows which it would have had."""
+        task, attempt, rewards = trial.task_name, trial.attempt, trial.rewards
+        group = self._groups[trial.agent_name, trial.dataset_name]
+        group.statuses[trial.status] += 1
+        if trial.error is not None:
+            group.errors[trial.error.type] += 1
+        if trial.cost is not None:
+            group.cost = (group.cost or 0.0) + trial.cost
+        errored = trial.status == "errored"
         for key in rewards:
             if key not in group.metrics:
                 group.metrics[key] = self._new_metrics(group)

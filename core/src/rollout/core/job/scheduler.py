@@ -27,7 +27,7 @@ from rollout.core.job.events import (
 )
 from rollout.core.job.feed import TrialFeed
 from rollout.core.job.plan import Plan
-from rollout.core.job.results import JobResult, Tally
+from rollout.core.job.results import Counted, JobResult, Tally
 from rollout.core.job.store import CONFIG, LOCK, RESULT, SCRATCH_OWNER, JobStore, read_json
 from rollout.core.records import SCHEMA_VERSION, TrialResult, TrialSpec
 from rollout.core.trial.images import Images
@@ -229,6 +229,7 @@ class _Run:
         exit_code = EXIT_INTERRUPTED if cancelled else EXIT_TRIALS_ERRORED if errored or not_run else EXIT_OK
         ended_at = datetime.now(UTC)
         duration = round(time.monotonic() - self._began, 6)
+        plan.warnings += plan.hooks.failure_lines()
         self._send_warnings()
         total, count = self._primary
         result = JobResult(
@@ -271,18 +272,8 @@ class _Run:
         )
         return JobOutcome(exit_code=exit_code, result=result)
 
-    def _count(self, trial: Any) -> None:
-        """Count a TrialResult or a FinishedTrial."""
-        self._tally.add(
-            trial.agent_name,
-            trial.dataset_name,
-            trial.task_name,
-            trial.attempt,
-            trial.status,
-            trial.rewards,
-            trial.error,
-            trial.cost,
-        )
+    def _count(self, trial: Counted) -> None:
+        self._tally.add(trial)
         reward = primary_reward(trial.rewards)
         if reward is not None:
             self._primary[0] += reward

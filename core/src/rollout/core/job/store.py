@@ -10,7 +10,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -26,10 +26,11 @@ EVENTS = "events.jsonl"
 SCRATCH_OWNER = "job"
 """File in a job's scratch folder that holds the path of the job's own folder."""
 _LOCK_FILE = ".lock"
+_REPEATED = ("agent_name", "dataset_name", "task_name", "rewards", "fingerprint")
 
 
-class FinishedTrial(msgspec.Struct, frozen=True):
-    """What resuming and metrics need of a line of `trials.jsonl`; other keys of the line are skipped unread."""
+class StoredTrial(msgspec.Struct, frozen=True):
+    """What every reader needs of a line of `trials.jsonl`; keys of the line that a reader does not name are skipped unread."""
 
     trial_id: str
     agent_name: str
@@ -39,8 +40,16 @@ class FinishedTrial(msgspec.Struct, frozen=True):
     status: Status
     rewards: dict[str, float] = {}
     error: ErrorInfo | None = None
-    fingerprint: dict[str, str] = {}
     cost: float | None = None
+
+
+class FinishedTrial(StoredTrial, frozen=True):
+    """What resuming needs besides."""
+
+    fingerprint: dict[str, str] = {}
+
+
+Trial = TypeVar("Trial", bound=StoredTrial)
 
 
 class JobStore:
@@ -60,7 +69,7 @@ class JobStore:
             UsageError: another process runs this job, or the folder holds something else.
             StoreError: it cannot be written to.
         """
-        ours = any((self.directory / name).exists() for name in (CONFIG, _LOCK_FILE))
+        ours = (self.directory / _LOCK_FILE).exists() or "job_id" in read_json(self.directory, CONFIG)
         if not ours and self.directory.is_dir() and any(self.directory.iterdir()):
             raise UsageError(f"{self.directory} exists and is not a job's folder; choose another `name` or `jobs_dir`")
         make_folder(self.directory)
@@ -109,34 +118,39 @@ class JobStore:
         return descriptor
 
 
-def read_trials(directory: Path) -> Iterator[FinishedTrial]:
+def read_trials(directory: Path, kind: type[Trial]) -> Iterator[Trial]:
     """The finished trials of a job's folder, in the order they finished; of several lines for one trial the last counts.
 
-    A torn or foreign line is skipped: its trial will simply run again.
+    `kind` names the keys that are wanted. A torn or foreign line is skipped: its trial will simply run again.
+
+    Raises:
+        UsageError: the file is there and cannot be read.
     """
-    path = directory / TRIALS
-    decoder = msgspec.json.Decoder(FinishedTrial)
-    finished: dict[str, FinishedTrial] = {}
-    # Names and fingerprints repeat over thousands of lines: one object of each keeps memory small.
+    decoder = msgspec.json.Decoder(kind)
+    finished: dict[str, Trial] = {}
+    # What repeats over thousands of lines is kept once.
     shared: dict[Any, Any] = {}
+    repeated = [
+        name for name in ("agent_name", "dataset_name", "task_name", "rewards", "fingerprint") if name in kind.__struct_fields__
+    ]
     try:
-        file = path.open("rb")
+        file = (directory / TRIALS).open("rb")
     except FileNotFoundError:
         return
+    except OSError as error:
+        raise UsageError(f"{error.filename}: {error.strerror}") from error
     with file:
         for line in file:
             try:
                 trial = decoder.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError):
                 continue
+            same = {}
+            for name in repeated:
+                value = getattr(trial, name)
+                same[name] = shared.setdefault(tuple(value.items()) if isinstance(value, dict) else value, value)
             finished.pop(trial.trial_id, None)
-            finished[trial.trial_id] = msgspec.structs.replace(
-                trial,
-                agent_name=shared.setdefault(trial.agent_name, trial.agent_name),
-                dataset_name=shared.setdefault(trial.dataset_name, trial.dataset_name),
-                task_name=shared.setdefault(trial.task_name, trial.task_name),
-                fingerprint=shared.setdefault(tuple(trial.fingerprint.items()), trial.fingerprint),
-            )
+            finished[trial.trial_id] = msgspec.structs.replace(trial, **same)
     yield from finished.values()
 
 

@@ -266,7 +266,9 @@ class Rollout:
             await self._attempt("closing the agent's session", _STOP_SEC, self._close_session())
         if self.environment is not None:
             if not self._logs_collected:
-                await self._attempt("collecting the logs", _COLLECT_SEC, self._collect_logs())
+                # Somebody waits at a terminal for an interrupted trial to end.
+                seconds = _STOP_SEC if self._cancelled else _COLLECT_SEC
+                await self._attempt("collecting the logs", seconds, self._collect_logs())
             await self._attempt("stopping the environment", _STOP_SEC, self.environment.stop(), TeardownError)
             self.environment = None
         if self._outputs:
