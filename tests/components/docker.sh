@@ -25,6 +25,20 @@ image() { # SUITE NAME...: a Debian of this suite under these names
     rm "$state/$suite.tar"
 }
 
+compose() { # the compose command of Debian's newest suite, which needs nothing of that suite
+    ! docker compose version > /dev/null 2>&1 || return 0
+    mkdir -p "$state/apt/lists/partial" "$state/apt/cache/archives/partial"
+    mirror=$(apt-get indextargets --format '$(REPO_URI)' | grep -m 1 '/debian/$')
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror sid main" > "$state/apt/list"
+    set -- -qq -o "Dir::Etc::SourceList=$state/apt/list" -o Dir::Etc::SourceParts=/dev/null \
+        -o "Dir::State::Lists=$state/apt/lists" -o "Dir::Cache=$state/apt/cache"
+    apt-get "$@" update
+    (cd "$state/apt" && apt-get "$@" download docker-compose docker-buildx 2> /dev/null)
+    for package in "$state"/apt/docker-*.deb; do dpkg -x "$package" "$state/apt/unpacked"; done
+    mkdir -p /usr/libexec/docker/cli-plugins
+    cp "$state"/apt/unpacked/usr/libexec/docker/cli-plugins/docker-* /usr/libexec/docker/cli-plugins/
+}
+
 case ${1:-} in
 up)
     mkdir -p "$state"
@@ -41,6 +55,7 @@ up)
         done
         answers || { tail -5 "$state/dockerd.log" >&2; exit 1; }
     fi
+    compose
     image trixie debian:trixie-slim
     image bookworm python:3.12-bookworm
     ;;

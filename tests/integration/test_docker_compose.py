@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -145,6 +146,23 @@ async def test_a_service_that_does_not_start_is_a_start_error_and_nothing_is_lef
     image = await backend.prepare(spec)
     with pytest.raises(StartError, match="services of task t do not start"):
         await backend.start(spec, image)
+    assert left(job_id) == []
+    await backend.remove(image)
+
+
+async def test_services_that_never_get_healthy_can_be_given_up(backend: DockerBackend, tmp_path: Path, job_id: str) -> None:
+    check = "{test: [CMD, 'false'], interval: 1s, retries: 1000, start_period: 1000s}"
+    spec = task(
+        tmp_path, f"services: {{main: {{}}, ill: {{image: '{DOCKER_IMAGE}', command: [sleep, '600'], healthcheck: {check}}}}}"
+    )
+    image = await backend.prepare(spec)
+    starting = asyncio.ensure_future(backend.start(spec, image))
+    async with asyncio.timeout(60):
+        while len(left(job_id)) < 3:
+            await asyncio.sleep(0.1)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
     assert left(job_id) == []
     await backend.remove(image)
 

@@ -82,7 +82,12 @@ class DockerBackend:
 
     async def start(self, spec: EnvironmentSpec, image: str) -> DockerEnvironment:
         engine = await self._engine()
-        starting = asyncio.ensure_future(self._start(engine, spec, image))
+        if self._oom is None:
+            self._oom = OomWatch(engine, self._context.job_id)
+        name = f"{_prefix(self._context.job_id)}-{os.urandom(6).hex()}"
+        if compose_file_of(spec) is not None:
+            return await self._start_services(engine, spec, image, name)
+        starting = asyncio.ensure_future(self._start(engine, spec, image, name))
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
@@ -113,13 +118,9 @@ class DockerBackend:
             engine.close()
         self._blocking.close()
 
-    async def _start(self, engine: Engine, spec: EnvironmentSpec, image: str) -> DockerEnvironment:
+    async def _start(self, engine: Engine, spec: EnvironmentSpec, image: str, name: str) -> DockerEnvironment:
         images = await self._image_store()
-        if self._oom is None:
-            self._oom = OomWatch(engine, self._context.job_id)
-        name = f"{_prefix(self._context.job_id)}-{os.urandom(6).hex()}"
-        if compose_file_of(spec) is not None:
-            return await self._start_services(engine, spec, image, name)
+        assert self._oom is not None
         container = Container(engine, name, name, "/")
         try:
             details = await self._inspected(image, lambda: self._inspect(images, spec, image))
@@ -175,6 +176,9 @@ class DockerBackend:
         except SandboxError as error:
             await project.down()
             raise StartError(str(error)) from error
+        except asyncio.CancelledError:
+            await run_shielded(project.abandon())
+            raise
         assert self._oom is not None
         limited = spec.resources.memory_bytes is not None
         return DockerEnvironment(container, self._blocking, self._oom.count if limited else None, project.down)

@@ -11,6 +11,7 @@ import json
 import os
 import posixpath
 import shutil
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ NAMES = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.y
 _PROJECT = "com.docker.compose.project"
 _PASSED_ON = ("PATH", "HOME", "DOCKER_CONFIG", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 _DOWN_TIMEOUT_SEC = 120.0
+_LATE_SEC = 1.0
 
 
 def compose_file_of(spec: EnvironmentSpec) -> Path | None:
@@ -121,6 +123,12 @@ class Project:
         workdir = self._spec.workdir or details["Config"].get("WorkingDir") or "/"
         return Container(self._engine, found[0]["Id"], found[0]["Names"][0].lstrip("/"), workdir)
 
+    async def abandon(self) -> None:
+        """`down` after an `up` that was cut off: what the engine was making then may appear a moment later."""
+        await self.down()
+        await asyncio.sleep(_LATE_SEC)
+        await self.down()
+
     async def down(self) -> None:
         """Kill and remove everything that the project has.
 
@@ -164,7 +172,7 @@ class Project:
             code = await process.wait()
         finally:
             if process.returncode is None:
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)  # compose itself is a child of the docker command
                 await run_shielded(process.wait())
         result = capture.result(code)
         text = (result.stdout if code == 0 else result.stderr or result.stdout).decode("utf-8", "replace").strip()
@@ -207,7 +215,7 @@ def _is_plain(build: Mapping[str, Any]) -> bool:
     """Whether it is what happens to `environment/Dockerfile` anyway."""
     if set(build) - {"context", "dockerfile"}:
         return False
-    return posixpath.normpath(build.get("context", ".")) == "." and build.get("dockerfile", "Dockerfile") == "Dockerfile"
+    return bool(posixpath.normpath(build.get("context", ".")) == "." and build.get("dockerfile", "Dockerfile") == "Dockerfile")
 
 
 async def remove_projects(engine: Engine, prefix: str, *, exact: bool = False) -> Sequence[str]:
