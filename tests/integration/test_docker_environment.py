@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from require import DOCKER_IMAGE, require
+from require import DOCKER_IMAGE, require, unavailable
 from rollout.core.errors import (
     BuildError,
     EnvironmentLostError,
@@ -125,6 +125,23 @@ async def test_a_failed_build_quotes_its_step(tmp_path: Path, new_backend: NewBa
     assert re.search("Step 3/. : RUN echo about to fail", text)
     assert "non-zero code: 3" in text
     assert "about to fail" in text.splitlines()[-1]
+
+
+async def test_what_only_buildkit_can_build_is_built_by_it(tmp_path: Path, new_backend: NewBackend) -> None:
+    if subprocess.run(["docker", "buildx", "version"], capture_output=True, check=False).returncode != 0:
+        unavailable("docker", "the docker command has no buildx")
+    dockerfile = f"FROM {DOCKER_IMAGE}\nARG WHO\nRUN --mount=type=cache,target=/cache echo hi $WHO > /said\n"
+    made = task(tmp_path, dockerfile)
+    backend = new_backend(build_args={"WHO": "you"})
+    image = await backend.prepare(made)
+    environment = await backend.start(made, image)
+    try:
+        assert await ok(environment, "cat /said") == "hi you\n"
+    finally:
+        await environment.stop()
+        await backend.remove(image)
+    with pytest.raises(BuildError, match=r"(?s)by BuildKit.*exit code: 3"):
+        await backend.prepare(task(tmp_path, f"FROM {DOCKER_IMAGE}\nRUN --mount=type=cache,target=/c exit 3\n"))
 
 
 async def test_a_dockerfile_that_cannot_be_read_is_a_build_error(tmp_path: Path, new_backend: NewBackend) -> None:

@@ -8,27 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import posixpath
 import shutil
-import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rollout.core.aio import run_shielded
-from rollout.core.capture import OutputCapture
 from rollout.core.errors import BuildError, SandboxError, StartError, TeardownError
-from rollout.core.types import EnvironmentSpec, OutputSink, Stream
+from rollout.core.types import EnvironmentSpec, OutputSink
 from rollout_docker.command import Container
 from rollout_docker.engine import Engine, Refused
 from rollout_docker.environment import remove_container
+from rollout_docker.program import client_environ, run_program
 
 MAIN = "main"
 NAMES = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
 _PROJECT = "com.docker.compose.project"
-_PASSED_ON = ("PATH", "HOME", "DOCKER_CONFIG", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 _DOWN_TIMEOUT_SEC = 120.0
 _LATE_SEC = 1.0
 
@@ -155,28 +151,7 @@ class Project:
         files = [word for file in self._files for word in ("--file", str(file))]
         program, directory = shutil.which("docker") or "docker", str(self._spec.directory)
         argv = [program, "compose", "--project-name", self._name, "--project-directory", directory, *files]
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            *arguments,
-            env=self._environ(),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
-        assert process.stdout is not None
-        assert process.stderr is not None
-        capture = OutputCapture(sink=sink)
-        try:
-            await asyncio.gather(_feed(capture, "stdout", process.stdout), _feed(capture, "stderr", process.stderr))
-            code = await process.wait()
-        finally:
-            if process.returncode is None:
-                os.killpg(process.pid, signal.SIGKILL)  # compose itself is a child of the docker command
-                await run_shielded(process.wait())
-        result = capture.result(code)
-        text = (result.stdout if code == 0 else result.stderr or result.stdout).decode("utf-8", "replace").strip()
-        return code, text if code == 0 else "\n    ".join(["", *text.splitlines()[-20:]])
+        return await run_program([*argv, *arguments], self._environ(), sink=sink)
 
     def _environ(self) -> dict[str, str]:
         """What `${NAME}` in the task's file may stand for: Harbor's names and the task's own variables, not the user's."""
@@ -187,8 +162,7 @@ class Project:
             for side, path in (("HOST", str(self._folder / part)), ("ENV", f"/logs/{part}"))
         }
         return {
-            **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
-            "DOCKER_HOST": self._engine.url,
+            **client_environ(self._engine),
             **spec.env,
             **logs,
             "CONTEXT_DIR": str(spec.directory),
@@ -252,8 +226,3 @@ async def _removed(engine: Engine, path: str) -> bool:
             raise
         return False
     return True
-
-
-async def _feed(capture: OutputCapture, stream: Stream, reader: asyncio.StreamReader) -> None:
-    while chunk := await reader.read(65536):
-        capture.feed(stream, chunk)

@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import json
 import re
+import shutil
 import tempfile
 from collections import deque
 from collections.abc import AsyncIterator
@@ -23,10 +24,16 @@ from rollout.core.errors import BuildError, ImagePullError
 from rollout.core.types import EnvironmentSpec, OutputSink
 from rollout_docker.engine import Engine, Refused, Unreachable
 from rollout_docker.options import DockerOptions
+from rollout_docker.program import client_environ, run_program
 
 _TAIL_LINES = 20
 _SPOOLED_BYTES = 4 * 1024 * 1024
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")
+_BUILDKIT = re.compile(
+    r"^\s*(?:RUN\s+--(?:mount|network|security)\b|(?:COPY|ADD)\s+(?:--\S+\s+)*--(?:chmod|link|parents|exclude|checksum)\b"
+    r"|(?:RUN|COPY|ADD)\b[^\n]*?<<-?[\"']?[A-Za-z_]+[\"']?(?:\s+\S+)?\s*$)",
+    re.MULTILINE | re.IGNORECASE,
+)
 _NO_BASE = re.compile(
     r"pull access denied|manifest unknown|not found|no such host|dial tcp|TLS handshake|timeout|connection refused"
 )
@@ -54,7 +61,10 @@ class Images:
             tag = self.tag(spec)
             old = await self.inspect(tag)
             if force or old is None:
-                await self._build(spec, dockerfile, tag, force=force, sink=sink)
+                if needs_buildkit(dockerfile.read_text("utf-8", "replace")):
+                    await self._build_by_buildkit(spec, dockerfile, tag, force=force, sink=sink)
+                else:
+                    await self._build(spec, dockerfile, tag, force=force, sink=sink)
                 self._made.add(tag)
                 new = await self.inspect(tag) if old is not None else None
                 if old is not None and new is not None and old["Id"] != new["Id"]:
@@ -126,6 +136,28 @@ class Images:
                 raise ImagePullError(f"the image {name} was fetched and is not there")
         return str(found["Id"])
 
+    async def _build_by_buildkit(
+        self, spec: EnvironmentSpec, dockerfile: Path, tag: str, *, force: bool, sink: OutputSink | None
+    ) -> None:
+        options, program = self._options, shutil.which("docker")
+        if program is None:
+            raise BuildError(
+                f"the Dockerfile of task {spec.task_name} needs BuildKit, and so the docker command, which is not here"
+            )
+        argv = [program, "build", "--progress=plain", "--tag", tag, *(f"--label={label}" for label in self._labels(spec))]
+        argv += [f"--build-arg={name}" for name in options.build_args]  # their values come from the variables
+        argv += ["--no-cache"] if force else []
+        argv += ["--pull"] if self._pull == "always" else []
+        for name, value in (("target", options.target), ("platform", options.platform), ("network", options.network)):
+            argv += [f"--{name}={value}"] if value else []
+        environ = {**client_environ(self._engine), **options.build_args, "DOCKER_BUILDKIT": "1"}
+        code, said = await run_program([*argv, str(dockerfile.parent)], environ, sink=sink)
+        if code != 0:
+            raise BuildError(f"the image of task {spec.task_name} cannot be built by BuildKit: {said}")
+
+    def _labels(self, spec: EnvironmentSpec) -> list[str]:
+        return [f"rollout.environment={spec.digest}", f"rollout.job={self._job_id}"]
+
     async def _build(self, spec: EnvironmentSpec, dockerfile: Path, tag: str, *, force: bool, sink: OutputSink | None) -> None:
         options = self._options
         query: dict[str, Any] = {
@@ -136,7 +168,7 @@ class Images:
             "nocache": int(force),
             "pull": int(self._pull == "always"),
             "buildargs": json.dumps(options.build_args),
-            "labels": json.dumps({"rollout.environment": spec.digest, "rollout.job": self._job_id}),
+            "labels": json.dumps(dict(label.split("=", 1) for label in self._labels(spec))),
             **self._platform(),
         }
         if options.target is not None:
@@ -175,6 +207,11 @@ async def _follow(lines: AsyncIterator[Any], task: str, sink: OutputSink | None)
                 f"the image of task {task} cannot be built: {step or 'before the first step'}: {line['error'].strip()}{quoted}"
             )
     await asyncio.sleep(0)
+
+
+def needs_buildkit(dockerfile: str) -> bool:
+    """Whether a Dockerfile has what the classic builder cannot read."""
+    return _BUILDKIT.search(dockerfile) is not None
 
 
 def dockerfile_of(spec: EnvironmentSpec) -> Path | None:

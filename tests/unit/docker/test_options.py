@@ -13,7 +13,7 @@ from rollout.core.errors import SandboxError, TaskError
 from rollout.core.protocols import BackendContext
 from rollout.core.types import EnvironmentSpec
 from rollout_docker.backend import DockerBackend
-from rollout_docker.images import _pack_context
+from rollout_docker.images import _pack_context, needs_buildkit
 from rollout_docker.options import DockerOptions
 
 
@@ -73,3 +73,21 @@ def test_without_dockerignore_everything_is_sent_with_its_modes(tmp_path: Path) 
     (tmp_path / "tool").write_text("x")
     (tmp_path / "tool").chmod(0o755)
     assert members(tmp_path)["tool"].mode == 0o755
+
+
+@pytest.mark.parametrize(
+    ("line", "needed"),
+    [
+        ("RUN --mount=type=cache,target=/c true", True),
+        ("RUN <<EOF\necho hi\nEOF", True),
+        ("COPY <<'END' /file\nhi\nEND", True),
+        ("COPY --chmod=755 a b", True),
+        ("COPY --from=x --link a b", True),
+        ("COPY --from=x --chown=1:1 a b", False),
+        ("RUN cat a << b.txt && true", False),
+        ("RUN echo $((1<<3))", False),
+        ("RUN apt-get update \\\n    && true", False),
+    ],
+)
+def test_what_only_buildkit_reads_is_seen(line: str, needed: bool) -> None:
+    assert needs_buildkit(f"FROM x\n{line}\n") is needed
