@@ -86,8 +86,8 @@ class Project:
         main = {"image": self._image, "command": ["/bin/sh", "-c", "read _"], "stdin_open": True, "init": True}
         self._first.write_text(json.dumps({"services": {MAIN: main}}))
 
-    async def build(self, config: Mapping[str, Any], tag: str, *, force: bool, sink: OutputSink | None) -> bool:
-        """Build the services that say how, each under a name shared by all trials. Whether `main` is one of them.
+    async def build(self, config: Mapping[str, Any], tag: str, *, force: bool, sink: OutputSink | None) -> None:
+        """Build the services that say how, each under a name shared by all trials.
 
         Raises:
             BuildError
@@ -98,7 +98,6 @@ class Project:
             code, said = await self._run("build", *(["--no-cache"] if force else []), *built, sink=sink)
             if code != 0:
                 raise BuildError(f"the services of task {self._spec.task_name} cannot be built: {said}")
-        return MAIN in built
 
     async def up(self, config: Mapping[str, Any], tag: str, main: Mapping[str, Any]) -> Container:
         """Start everything and wait until it is healthy; the container of `main`.
