@@ -313,7 +313,6 @@ class Relay:
 
 
 @pytest.mark.skipif(not os.path.exists("/var/run/docker.sock"), reason="the engine has another address")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the SDK forgets a socket that did not connect
 async def test_an_engine_that_goes_away_loses_the_environment_and_can_come_back(new_backend: NewBackend, tmp_path: Path) -> None:
     relay = Relay(tmp_path / "engine.sock")
     await relay.up()

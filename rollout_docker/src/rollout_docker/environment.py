@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import docker
 import docker.errors
 import requests.exceptions
 import urllib3.exceptions
@@ -23,11 +24,13 @@ from rollout.core.errors import CommandTimeoutError, EnvironmentLostError, Sandb
 from rollout.core.types import DEFAULT_TRANSFER_LIMITS, Command, ExecResult, OutputSink, Stream, TransferLimits, TransferReport
 from rollout_docker.command import Container, RunningCommand, run_command
 from rollout_docker.engine import Refused
+from rollout_docker.http import probe
 
 _SPOOLED_BYTES = 4 * 1024 * 1024
 _MIN_STREAM_BYTES = 8 * 1024**3  # what is left out by its size comes over the wire all the same
 _MAX_WAITING_BYTES = 1024 * 1024
 _KILLED = 137
+_PROBE_TIMEOUT_SEC = 30.0
 _OOM_GRACE_SEC = 0.25
 _REMOVAL_TIMEOUT_SEC = 60.0
 _FOREIGN = (docker.errors.DockerException, requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError)
@@ -139,16 +142,22 @@ class DockerEnvironment:
             self._owners[owner] = int(ids[0]), int(ids[1])
         return self._owners[owner]
 
+    def _archives(self) -> docker.APIClient:
+        """The SDK, of an engine that answers: it forgets to close a socket that does not connect. Raises OSError."""
+        engine = self._container.engine
+        probe(engine.address, _PROBE_TIMEOUT_SEC)
+        return engine.sdk.api
+
     def _put(self, source: Path, name: str, owner: tuple[int, int]) -> None:
         with tempfile.SpooledTemporaryFile(_SPOOLED_BYTES) as archive:
             pack(source, archive, name=name, owner=owner)
             archive.seek(0)
-            self._container.engine.sdk.api.put_archive(self._container.id, "/", archive)
+            self._archives().put_archive(self._container.id, "/", archive)
 
     def _get(self, source: str, target: Path, limits: TransferLimits, unwanted: threading.Event) -> TransferReport | None:
         """None: there is no such file."""
         try:
-            chunks, _ = self._container.engine.sdk.api.get_archive(self._container.id, source)
+            chunks, _ = self._archives().get_archive(self._container.id, source)
         except docker.errors.NotFound as error:
             if "No such container" in str(error.explanation):
                 raise
