@@ -115,8 +115,10 @@ def measure(trials: int, repeats: int) -> dict[str, float]:
         folder = Path(tempfile.mkdtemp(prefix="rollout-orchestration-"))
         try:
             job = write_job(folder, trials)
+            os.sync()  # what an earlier row left to the disk is not this one's
             first = in_process(job)
             again = in_process(job)
+            os.sync()
             bare = bare_files(folder, min(trials, 10_000)) / min(trials, 10_000)
             cpu = first["cpu_sec"] / trials
             rows.append(
