@@ -290,9 +290,9 @@ class EnvironmentSuite:
         assert await ok(environment, "pwd") == "/app\n"
 
     async def test_a_working_directory_that_is_missing_is_made(self, backend: EnvironmentBackend) -> None:
-        environment = await self.started(backend, self.spec(workdir="/work/rollout/deep"))
+        environment = await self.started(backend, self.spec(workdir="/srv/rollout/deep"))
         try:
-            assert await ok(environment, "pwd") == "/work/rollout/deep\n"
+            assert await ok(environment, "pwd") == "/srv/rollout/deep\n"
         finally:
             await environment.stop()
 
