@@ -24,11 +24,9 @@ MS_REC = 0x4000
 MS_PRIVATE = 0x40000
 MNT_DETACH = 2
 
-_PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_CAPBSET_DROP = 24
 _PR_SET_CHILD_SUBREAPER = 36
-_SIGKILL = 9
 
 # Docker's default set. Not in it: SYS_ADMIN, SYS_PTRACE, SYS_MODULE, NET_ADMIN, SYS_BOOT ...
 KEPT_CAPABILITIES = frozenset(
@@ -98,10 +96,6 @@ def pivot_root(new_root: str) -> None:
     _check(_libc.pivot_root(b".", b"."), "pivot_root")
     unmount(".")
     os.chdir("/")
-
-
-def die_with_parent() -> None:
-    _check(_libc.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0), "prctl")
 
 
 def adopt_orphans() -> None:
