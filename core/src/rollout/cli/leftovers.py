@@ -31,6 +31,7 @@ class _Job:
     directory: Path
     job_id: str
     environment: EnvironmentConfig
+    base_dir: Path
 
 
 def clean(directories: Sequence[Path], jobs_dir: Path | None, *, dry_run: bool) -> int:
@@ -91,7 +92,13 @@ async def _reap(job: _Job, work: Path) -> list[str]:
     options = decode_options(plugin, job.environment.options, f"{job.directory / CONFIG}: environment")
     cache = work.parent
     context = BackendContext(
-        job_id=job.job_id, work_dir=work / job.job_id, cache_dir=cache / job.environment.type, concurrency=1, warn=_complain
+        job_id=job.job_id,
+        work_dir=work / job.job_id,
+        cache_dir=cache / job.environment.type,
+        concurrency=1,
+        base_dir=job.base_dir,
+        delete=job.environment.delete,
+        warn=_complain,
     )
     with boundary(SandboxError, f"cleaning up with the environment {job.environment.type!r}"):
         backend = plugin.cls(options, context)
@@ -115,7 +122,7 @@ def _read_job(directory: Path) -> _Job:
         environment = msgspec.convert(config.get("environment", {}), EnvironmentConfig)
     except msgspec.ValidationError as error:
         raise UsageError(f"{directory / CONFIG}: environment: {error}") from error
-    return _Job(directory, job_id, environment)
+    return _Job(directory, job_id, environment, Path(str(record.get("base_dir", "."))))
 
 
 def _jobs_in(jobs_dir: Path) -> list[_Job]:

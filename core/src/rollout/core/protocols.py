@@ -129,6 +129,10 @@ class BackendContext(Struct, frozen=True, kw_only=True):
     """How many environments core will hold at once."""
     private_paths: tuple[Path, ...] = ()
     """Host folders that no environment may show: data sets with their solutions and tests, job folders, caches."""
+    base_dir: Path = Path()
+    """Relative paths in the backend's options start from here: the job file's folder."""
+    delete: bool = True
+    """The job's `environment.delete`: nothing that the job made outside its folder is to outlive it, images included."""
     offline: bool = False
     warn: Callable[[str], None] = lambda message: None
     """Tell the user something once; the text becomes part of the job's record."""

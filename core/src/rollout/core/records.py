@@ -81,6 +81,8 @@ class TrialSpec(Struct, frozen=True, kw_only=True):
     environment: EnvironmentSpec
     environment_type: str
     environment_options: dict[str, Any] = {}
+    base_dir: str = "."
+    """The folder on the host that relative paths in options start from: the job file's."""
     verifier: VerifierSpec = VerifierSpec()
     timeouts: Timeouts = Timeouts()
     isolation: Isolation = "default"

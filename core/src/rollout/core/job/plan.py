@@ -158,6 +158,7 @@ class Plan:
                 environment=msgspec.structs.replace(task.environment, labels=labels),
                 environment_type=config.environment.type,
                 environment_options=config.environment.options,
+                base_dir=str(self.base_dir),
                 verifier=task.verifier,
                 timeouts=timeouts,
                 isolation=config.isolation,

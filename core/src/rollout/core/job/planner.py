@@ -262,6 +262,8 @@ class _Planner:
             cache_dir=cache / self._config.environment.type,
             concurrency=self._config.n_concurrent_trials,
             private_paths=tuple(sorted(path.absolute() for path in private)),
+            base_dir=self._base_dir,
+            delete=self._config.environment.delete,
             offline=self._options.offline,
             warn=self._warn_once,
         )

@@ -54,6 +54,8 @@ async def run_spec(spec: TrialSpec, environ: Mapping[str, str] = os.environ) -> 
         cache_dir=cache / spec.environment_type,
         concurrency=1,
         private_paths=(_jobs_dir(spec), Path(spec.task.path).absolute().parent, cache),
+        base_dir=Path(spec.base_dir),
+        delete=False,
     )
     backend: EnvironmentBackend = plugin.cls(options, context)
     try:
