@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout.builtin.local.dockerfile import Recipe, parse, read_dockerfile
-from rollout.builtin.local.expansion import expand, split_words
 from rollout.builtin.local.ignore import IgnoreRules, compile_glob
+from rollout.core.dockerfile import expand, split_words
 from rollout.core.errors import TaskError
 
 PATH = Path("/task/environment/Dockerfile")

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rollout.builtin.local.dockerfile import Recipe, Step
+from rollout.builtin.local.dockerfile import Recipe
 from rollout.builtin.local.environment import LocalEnvironment
-from rollout.builtin.local.expansion import expand, split_words
 from rollout.builtin.local.ignore import IgnoreRules, compile_glob
+from rollout.core.dockerfile import Step, assignments, expand, split_words
 from rollout.core.errors import BuildError
 from rollout.core.types import Command, ExecResult, OutputSink
 
@@ -71,7 +71,7 @@ class _Build:
                 self._sink("stdout", f"{step.name} {step.text}\n".encode("utf-8", "surrogateescape"))
             match step.name:
                 case "ENV":
-                    self._state.env.update((name, value or "") for name, value in self._env_assignments(step))
+                    self._state.env.update((name, value or "") for name, value in self._assignments(step, self._state.variables))
                 case "ARG":
                     for name, value in self._assignments(step, self._state.variables):
                         default = self._outer.get(name) if value is None else value
@@ -214,22 +214,15 @@ class _Build:
         except ValueError:
             raise BuildError(f"{self._recipe.where(step)}: --chmod={text} is not an octal mode") from None
 
-    def _env_assignments(self, step: Step) -> list[tuple[str, str | None]]:
-        first, *rest = step.text.split(None, 1)
-        if "=" not in first:  # the older form: one variable, the rest of the line is its value
-            return [(first, self._expand(step, rest[0] if rest else ""))]
-        return self._assignments(step, self._state.variables)
-
     def _assignments(self, step: Step, variables: dict[str, str]) -> list[tuple[str, str | None]]:
-        pairs: list[tuple[str, str | None]] = []
-        for word in split_words(step.text, self._recipe.escape):
-            name, equals, value = word.partition("=")
-            pairs.append((self._expand(step, name, variables), self._expand(step, value, variables) if equals else None))
-        return pairs
-
-    def _expand(self, step: Step, text: str, variables: dict[str, str] | None = None) -> str:
         try:
-            return expand(text, self._state.variables if variables is None else variables, self._recipe.escape)
+            return assignments(step, variables, self._recipe.escape)
+        except ValueError as error:
+            raise BuildError(f"{self._recipe.where(step)}: {error}") from error
+
+    def _expand(self, step: Step, text: str) -> str:
+        try:
+            return expand(text, self._state.variables, self._recipe.escape)
         except ValueError as error:
             raise BuildError(f"{self._recipe.where(step)}: {error}") from error
 
