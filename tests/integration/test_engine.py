@@ -13,11 +13,11 @@ import pytest
 from integration.jobs import write_task
 from rollout.api import run_job
 from rollout.core.config.load import load_job
-from rollout.core.errors import BuildError, EnvironmentLostError, StartError, UsageError
+from rollout.core.errors import BuildError, EnvironmentLostError, HostLostError, StartError, UsageError
 from rollout.core.job.events import Event, TrialFinished, TrialRetried
 from rollout.core.job.planner import PlanOptions
 from rollout.core.job.scheduler import JobOutcome
-from rollout.core.types import Command, ExecResult
+from rollout.core.types import Command, EnvironmentSpec, ExecResult
 from rollout.testing.fakes import FakeEnvironment, FakeWorld, hanging, raising, reward
 
 
@@ -238,6 +238,33 @@ async def test_a_retry_keeps_the_record_of_the_failed_try(bench: Bench) -> None:
     assert [event.wait_sec for event in bench.events if isinstance(event, TrialRetried)] == [0.01, 0.02]
     assert json.loads((bench.trial() / "tries" / "1" / "result.json").read_text())["error"]["message"] == "busy"
     assert json.loads((bench.trial() / "result.json").read_text())["status"] == "scored"
+
+
+async def test_a_trial_of_a_lost_machine_is_tried_again_whatever_the_job_says_of_retries(bench: Bench) -> None:
+    world = FakeWorld(faults={"start": raising(HostLostError("a is lost"), times=2)})
+    outcome = await bench.run(world, retry={"max_retries": 0, "min_wait_sec": 0})
+    assert outcome.exit_code == 0
+    assert [record.error.type for record in bench.results[0].tries] == ["environment_host_lost"] * 2
+
+
+async def test_lost_machines_do_not_use_up_the_retries_of_a_trial(bench: Bench) -> None:
+    errors = iter([HostLostError("a is lost"), StartError("busy"), HostLostError("b is lost")])
+
+    async def fault(spec: EnvironmentSpec) -> None:
+        if (error := next(errors, None)) is not None:
+            raise error
+
+    outcome = await bench.run(FakeWorld(faults={"start": fault}), retry={"max_retries": 1, "min_wait_sec": 0})
+    assert outcome.exit_code == 0
+    assert len(bench.results[0].tries) == 3
+
+
+async def test_a_trial_that_loses_machine_after_machine_errors_in_the_end(bench: Bench) -> None:
+    world = FakeWorld(faults={"start": raising(HostLostError("lost"), times=1000)})
+    outcome = await bench.run(world, retry={"min_wait_sec": 0})
+    assert outcome.exit_code == 1
+    assert len(bench.results[0].tries) == 5
+    assert bench.results[0].error.type == "environment_host_lost"
 
 
 async def test_an_error_that_cannot_change_is_not_retried_unless_the_job_says_so(bench: Bench) -> None:

@@ -15,7 +15,7 @@ _MODULES = {
     "rollout.core.config.task": "TaskConfig",
     "rollout.core.errors": (
         "AgentError AgentInstallError AgentInstallTimeoutError AgentTimeoutError BuildError BuildTimeoutError "
-        "CancelledTrialError CommandTimeoutError ConfigError EnvironmentLostError ImagePullError InternalError "
+        "CancelledTrialError CommandTimeoutError ConfigError EnvironmentLostError HostLostError ImagePullError InternalError "
         "OutOfMemoryError PluginError ResourceError RewardInvalidError RewardMissingError RolloutError SandboxError "
         "StartError StartTimeoutError StoreError TaskError TaskNotFoundError TeardownError TransferError UsageError "
         "VerifierError VerifierTimeoutError"

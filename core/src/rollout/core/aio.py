@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import Any, Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -52,6 +54,28 @@ async def run_shielded(work: Coroutine[Any, Any, T]) -> T:
             task.exception()  # marked as seen: the cancellation takes precedence over a failed teardown
         raise cancelled
     return task.result()
+
+
+running_limit: ContextVar[asyncio.Timeout | None] = ContextVar("running_limit", default=None)
+"""The deadline of the phase that a trial is in."""
+
+
+@asynccontextmanager
+async def off_the_clock() -> AsyncIterator[None]:
+    """What is spent in the block does not count towards the deadline of the phase: for waiting until it is a trial's turn."""
+    limit = running_limit.get()
+    due = limit.when() if limit is not None else None
+    if limit is None or due is None or limit.expired():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    limit.reschedule(None)
+    try:
+        yield
+    finally:
+        if not limit.expired():
+            limit.reschedule(due + loop.time() - began)
 
 
 class _Flight(Generic[T]):

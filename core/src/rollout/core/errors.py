@@ -14,6 +14,7 @@
     │   │   └── StartTimeoutError           environment_start_timeout               yes
     │   ├── ResourceError                   environment_resource_allocation_failed  yes
     │   ├── EnvironmentLostError            environment_lost                        yes
+    │   │   └── HostLostError               environment_host_lost                   yes, on another machine in any case
     │   ├── OutOfMemoryError                environment_out_of_memory
     │   ├── TransferError                   environment_transfer_failed             yes
     │   └── TeardownError                   environment_teardown_failed
@@ -130,6 +131,12 @@ class EnvironmentLostError(SandboxError):
 
     code = "environment_lost"
     retryable = True
+
+
+class HostLostError(EnvironmentLostError):
+    """The machine that the sandbox was on is gone or no longer answers. The trial is tried elsewhere, whatever `retry` says."""
+
+    code = "environment_host_lost"
 
 
 class OutOfMemoryError(SandboxError):

@@ -191,7 +191,7 @@ class RetryConfig(Struct, frozen=True, kw_only=True):
     """`retry:` another try for trials that errored. Every try's record is kept."""
 
     max_retries: Annotated[int, Meta(ge=0, le=100)] = 0
-    """Extra tries of a trial whose error is retryable."""
+    """Extra tries of a trial whose error is retryable. A trial whose machine was lost is tried elsewhere without counting."""
     wait_multiplier: Annotated[float, Meta(ge=1)] = 2.0
     """Each wait is this many times the one before."""
     min_wait_sec: Seconds = 1.0

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from rollout.core.aio import run_shielded
-from rollout.core.errors import RolloutError, StoreError, boundary
+from rollout.core.errors import HostLostError, RolloutError, StoreError, boundary
 from rollout.core.files import make_folder, write_atomic
 from rollout.core.job.events import (
     Event,
@@ -39,6 +39,8 @@ from rollout.core.types import Struct, primary_reward
 logger = logging.getLogger(__name__)
 
 _METRICS_EVERY_SEC = 0.5
+_MOVES = 5
+"""How often one trial is tried again because the machine it was on was lost, besides `retry.max_retries`."""
 
 EXIT_OK = 0
 EXIT_TRIALS_ERRORED = 1
@@ -84,6 +86,7 @@ class _Run:
                 totals[agent.spec.name, dataset.name] += len(dataset.tasks) * plan.config.n_attempts
         self._tally = Tally(plan.metrics, totals)
         self._primary: list[float] = [0.0, 0.0]
+        self._moves: Counter[str] = Counter()
         self._images = _earlier_images(plan)
         self._warnings_sent = 0
         self._metrics_sent = 0.0
@@ -205,8 +208,14 @@ class _Run:
     def _may_retry(self, spec: TrialSpec, result: TrialResult) -> bool:
         retry, error = self._plan.config.retry, result.error
         assert error is not None
-        wanted = (error.retryable or error.type in retry.include) and error.type not in retry.exclude
-        return wanted and spec.try_number <= retry.max_retries
+        if error.type in retry.exclude:
+            return False
+        moves = self._moves[spec.trial_id]
+        if error.type == HostLostError.code and moves < _MOVES:
+            self._moves[spec.trial_id] += 1
+            return True
+        wanted = error.retryable or error.type in retry.include
+        return wanted and spec.try_number - moves <= retry.max_retries
 
     def _in_background(self, work: Any) -> None:
         task = asyncio.ensure_future(work)

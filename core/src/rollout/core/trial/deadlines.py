@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import Token
 from types import TracebackType
 
+from rollout.core.aio import running_limit
 from rollout.core.errors import RolloutError, boundary
 
 
@@ -20,9 +22,12 @@ def effective_timeout(task_sec: float, *, override_sec: float = 0, max_sec: floa
 
 
 class deadline:
-    """Cancel the block after `seconds` and raise `error_type`. A TimeoutError of the block's own passes through."""
+    """Cancel the block after `seconds` and raise `error_type`. A TimeoutError of the block's own passes through.
 
-    __slots__ = ("_error_type", "_limit", "_seconds", "_what")
+    Time that the block spends in `aio.off_the_clock` does not count.
+    """
+
+    __slots__ = ("_error_type", "_limit", "_outer", "_seconds", "_what")
 
     def __init__(self, seconds: float | None, error_type: type[RolloutError], what: str) -> None:
         self._seconds = seconds
@@ -32,8 +37,10 @@ class deadline:
 
     async def __aenter__(self) -> None:
         await self._limit.__aenter__()
+        self._outer: Token[asyncio.Timeout | None] = running_limit.set(self._limit)
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        running_limit.reset(self._outer)
         try:
             await self._limit.__aexit__(kind, error, trace)
         except TimeoutError as timeout:
