@@ -20,12 +20,12 @@ import tomli
 import yaml
 
 from pages import ROOT, Block, anchors, blocks, links, pages
-from rollout.builtin.local.dockerfile import parse
 from rollout.cli.main import rollout
 from rollout.core.config.load import load_job, load_task_config
 from rollout.core.errors import UsageError
 from rollout.core.plugins import decode_options, find
 from rollout.core.records import ErrorInfo
+from rollout.core.sandbox.recipe import parse
 from rollout.core.tasks.registry import Origin, registry_of
 from rollout.core.trial.rewards import parse_reward_json
 

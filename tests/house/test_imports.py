@@ -10,7 +10,20 @@ import pytest
 from house.sources import SOURCE, Import, all_imports, imports, modules, tree, within
 
 LAYERS: dict[str, tuple[str, ...]] = {
-    "ground": ("types", "errors", "quantity", "aio", "files", "records", "archive", "capture", "fields", "dockerfile", "pool"),
+    "ground": (
+        "types",
+        "errors",
+        "quantity",
+        "aio",
+        "files",
+        "records",
+        "archive",
+        "capture",
+        "fields",
+        "dockerfile",
+        "pool",
+        "sandbox",
+    ),
     "protocols": ("protocols",),
     "plugins": ("plugins", "plugin_contract", "plugin_hints", "drivers", "hooks", "hook_marker"),
     "configuration": ("config", "tasks"),

@@ -18,9 +18,9 @@ import pytest
 
 from rollout.builtin.local import LocalBackend, LocalOptions
 from rollout.builtin.local.environment import LocalEnvironment
-from rollout.builtin.local.sandbox import cgroups
 from rollout.core.errors import EnvironmentLostError, TeardownError
 from rollout.core.protocols import BackendContext
+from rollout.core.sandbox.inside import cgroups
 from rollout.core.types import Command, EnvironmentSpec, Resources
 from rollout.testing.environment import ok, run
 

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rollout.builtin.local.sandbox import transfer
 from rollout.core.archive import pack, unpack
 from rollout.core.errors import TransferError
+from rollout.core.sandbox.inside import transfer
 from rollout.core.types import TransferLimits, TransferReport
 
 names = st.text(st.characters(blacklist_characters="/\0", blacklist_categories=["Cs"]), min_size=1, max_size=60).filter(

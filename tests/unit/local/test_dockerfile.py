@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout.builtin.local.dockerfile import Recipe, parse, read_dockerfile
-from rollout.builtin.local.ignore import IgnoreRules, compile_glob
 from rollout.core.dockerfile import expand, split_words
 from rollout.core.errors import TaskError
+from rollout.core.sandbox.ignore import IgnoreRules, compile_glob
+from rollout.core.sandbox.recipe import Recipe, parse, read_dockerfile
 
 PATH = Path("/task/environment/Dockerfile")
 

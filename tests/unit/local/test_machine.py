@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from rollout.builtin.local import LocalOptions
-from rollout.builtin.local.diagnosis import explain
-from rollout.builtin.local.limits import unenforced
-from rollout.builtin.local.sandbox import accounts, cgroups, channel, trees
+from rollout.core.sandbox.diagnosis import explain
+from rollout.core.sandbox.inside import accounts, cgroups, channel, trees
+from rollout.core.sandbox.limits import unenforced
 from rollout.core.types import Resources
 
 

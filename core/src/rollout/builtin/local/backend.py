@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import tempfile
 import time
@@ -10,19 +11,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from rollout.builtin.local import layers
+from rollout.builtin.local.disk import LocalDisk
 from rollout.builtin.local.environment import LocalEnvironment
-from rollout.builtin.local.limits import group_limits, unenforced
-from rollout.builtin.local.sandbox import cgroups
 from rollout.builtin.local.zygote import Zygote
 from rollout.core.aio import Blocking
 from rollout.core.errors import SandboxError, StartError, TaskError
 from rollout.core.protocols import API_VERSION, EXEC_USER, LIVE_STDIO, NETWORK_NONE, BackendContext
+from rollout.core.sandbox import layers
+from rollout.core.sandbox.config import sandbox_config
+from rollout.core.sandbox.inside import cgroups
+from rollout.core.sandbox.inside.accounts import subordinate_ranges
+from rollout.core.sandbox.inside.machine import machine_identity
+from rollout.core.sandbox.limits import unenforced
 from rollout.core.types import EnvironmentSpec, OutputSink, Struct
 
-DEFAULT_WORKDIR = "/app"
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_SHM_BYTES = 2 * 1024**3
 _GROUP_SEC = 2.0
 
 
@@ -66,13 +68,12 @@ class LocalBackend:
         self._refused: SandboxError | None = None
         self._dead: list[Zygote] = []
         self._made: set[str] = set()
-        self._count = 0
         self._warned: set[str] = set()
 
     @property
     def capabilities(self) -> frozenset[str]:
         found = {LIVE_STDIO, NETWORK_NONE}
-        if self._launched.ids != "one" if self._launched else os.geteuid() == 0 or layers.has_subordinate_ids():
+        if self._launched.ids != "one" if self._launched else os.geteuid() == 0 or subordinate_ranges(os.geteuid()) is not None:
             found.add(EXEC_USER)
         return frozenset(found)
 
@@ -95,7 +96,7 @@ class LocalBackend:
         recipe = layers.read(spec)
         if recipe is None:
             return layers.NO_IMAGE
-        store = layers.LayerStore(zygote, self._blocking)
+        store = self._layers(zygote)
         key = layers.layer_key(recipe, spec, self._base_identity(zygote), self._network(spec))
         made = await store.build(key, recipe, self._start_for_build, spec, force=force, sink=sink)
         if made:
@@ -104,15 +105,15 @@ class LocalBackend:
 
     async def start(self, spec: EnvironmentSpec, image: str) -> LocalEnvironment:
         zygote = await self._zygote()
-        config = await self._blocking(layers.LayerStore(zygote, self._blocking).config, image)
+        config = await self._layers(zygote).config(image)
         self._warn_of(spec)
-        return await self._start(zygote, spec, config, [str(config.files)] if config.files else [], None)
+        return await self._start(zygote, spec, config)
 
     async def remove(self, image: str) -> None:
         if image in self._made:
             self._made.discard(image)
             zygote = await self._zygote()
-            await layers.LayerStore(zygote, self._blocking).remove(image)
+            await self._layers(zygote).remove(image)
 
     async def reap(self, job_id: str) -> Sequence[str]:
         removed = [f"control group {path}" for path in await self._blocking(_remove_groups, f"rollout-{job_id}-")]
@@ -142,35 +143,32 @@ class LocalBackend:
         else:
             self._blocking.close()
 
-    async def _start_for_build(self, spec: EnvironmentSpec, config: layers.ImageConfig, upper: Path) -> LocalEnvironment:
-        return await self._start(await self._zygote(), spec, config, [], upper)
+    def _layers(self, zygote: Zygote) -> layers.LayerStore:
+        return layers.LayerStore(LocalDisk(zygote, self._blocking), os.uname().machine)
+
+    async def _start_for_build(self, spec: EnvironmentSpec, config: layers.ImageConfig, upper: str) -> LocalEnvironment:
+        return await self._start(await self._zygote(), spec, config, upper)
 
     async def _start(
-        self, zygote: Zygote, spec: EnvironmentSpec, image: layers.ImageConfig, below: list[str], upper: Path | None
+        self, zygote: Zygote, spec: EnvironmentSpec, image: layers.ImageConfig, upper: str | None = None
     ) -> LocalEnvironment:
-        self._count += 1
-        resources, options = spec.resources, self._options
-        storage = resources.storage_bytes or 0
-        config = {
-            "name": f"rollout-{self._context.job_id}-{os.urandom(4).hex()}",
-            "layers": below,
-            "upper": str(upper) if upper else None,
-            "limits": {name: value for name, value in group_limits(resources, options.pids).items() if name in zygote.groups},
-            "network": self._network(spec),
-            "env": {"PATH": _PATH, "LANG": "C.UTF-8", **image.env, **spec.env},
-            "user": image.user,
-            "workdir": spec.workdir or image.workdir or DEFAULT_WORKDIR,
-            "tmpfs_bytes": (storage or resources.memory_bytes or _SHM_BYTES) if options.tmpfs and upper is None else 0,
-            "shm_bytes": min(resources.memory_bytes or _SHM_BYTES, _SHM_BYTES),
-            "max_file_bytes": storage,
-        }
+        config = sandbox_config(
+            spec,
+            image,
+            name=f"rollout-{self._context.job_id}-{os.urandom(4).hex()}",
+            network=self._network(spec),
+            groups=zygote.groups,
+            pids=self._options.pids,
+            tmpfs=self._options.tmpfs,
+            upper=upper,
+        )
         return await LocalEnvironment.start(zygote, self._blocking, config)
 
     def _network(self, spec: EnvironmentSpec) -> str:
         return self._options.network or ("none" if spec.network == "none" else "host")
 
     def _base_identity(self, zygote: Zygote) -> str:
-        return "\n".join([zygote.ids, *zygote.shown, self._options.rootfs or layers.machine_identity()])
+        return "\n".join([zygote.ids, *zygote.shown, self._options.rootfs or machine_identity()])
 
     def _warn_of(self, spec: EnvironmentSpec) -> None:
         if self._network(spec) == "host" and self._context.concurrency > 1:
@@ -230,7 +228,7 @@ class LocalBackend:
         if rootfs is not None and not os.path.isdir(rootfs):
             if not os.path.isfile(rootfs):
                 raise SandboxError(f"environment.options.rootfs: there is no {rootfs}")
-            archive, rootfs = rootfs, str(self._context.cache_dir / "rootfs" / layers.file_identity(rootfs))
+            archive, rootfs = rootfs, str(self._context.cache_dir / "rootfs" / _file_identity(rootfs))
         return {
             "scratch": [str(folder) for folder in self._scratch_folders(self._context.job_id)],
             "cache": str(self._context.cache_dir),
@@ -246,6 +244,13 @@ class LocalBackend:
         others = dict.fromkeys([tempfile.gettempdir(), "/tmp", "/dev/shm"])
         first = [self._context.work_dir.absolute() / "sandboxes"] if job_id == self._context.job_id else []
         return [*first, *(Path(folder, name) for folder in others)]
+
+
+def _file_identity(path: str) -> str:
+    """A name for a file's present content, without reading it."""
+    status = os.stat(path)
+    text = f"{os.path.realpath(path)}\0{status.st_size}\0{status.st_mtime_ns}\0{os.geteuid()}"
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
 def _remove_groups(prefix: str) -> list[str]:

@@ -11,15 +11,15 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from rollout.builtin.local.limits import OomCounter
 from rollout.builtin.local.link import Link
+from rollout.builtin.local.oom import OomCounter
 from rollout.builtin.local.running import OutputPipe, RunningCommand
-from rollout.builtin.local.sandbox.transfer import MISSING
 from rollout.builtin.local.zygote import Zygote, start_error
 from rollout.core.aio import Blocking, run_shielded
 from rollout.core.archive import pack, unpack
 from rollout.core.capture import OutputCapture
 from rollout.core.errors import CommandTimeoutError, EnvironmentLostError, SandboxError, StartError, TransferError
+from rollout.core.sandbox.inside.transfer import MISSING
 from rollout.core.types import DEFAULT_TRANSFER_LIMITS, Command, ExecResult, OutputSink, TransferLimits, TransferReport
 
 _BUFFER = 256 * 1024

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rollout.builtin.local.sandbox import channel
+from rollout.core.sandbox.inside import channel
 
 
 class Link:

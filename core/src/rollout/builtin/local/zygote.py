@@ -11,28 +11,18 @@ import sys
 from pathlib import Path
 from typing import IO, Any
 
-from rollout.builtin.local.diagnosis import explain
 from rollout.builtin.local.link import Link
-from rollout.builtin.local.sandbox import channel
 from rollout.core.aio import Blocking
 from rollout.core.errors import SandboxError, StartError, TeardownError
+from rollout.core.sandbox import inside
+from rollout.core.sandbox.config import EMPTY_CONFIG
+from rollout.core.sandbox.diagnosis import explain
+from rollout.core.sandbox.inside import channel
 
 _START_SEC = 60.0
 _EXIT_SEC = 10.0
-_PACKAGE = Path(__file__).parent
-_PROGRAM = f"import sys; sys.path.insert(0, {str(_PACKAGE)!r}); from sandbox.zygote import main; main()"
-_EMPTY: dict[str, Any] = {
-    "layers": [],
-    "upper": None,
-    "limits": {},
-    "network": "none",
-    "env": {},
-    "user": None,
-    "workdir": "/",
-    "tmpfs_bytes": 0,
-    "shm_bytes": 1 << 20,
-    "max_file_bytes": 0,
-}
+_PACKAGE = Path(inside.__path__[0])
+_PROGRAM = f"import sys; sys.path.insert(0, {str(_PACKAGE.parent)!r}); from {_PACKAGE.name}.zygote import main; main()"
 
 
 class Zygote:
@@ -96,7 +86,7 @@ class Zygote:
         with ours, theirs:
             ours.settimeout(_START_SEC)
             scratch = str(self.scratch / f"{self._process.pid}-{token}")
-            config = {**_EMPTY, "scratch": scratch, "name": f"rollout-{self._process.pid}-{token}"}
+            config = {**EMPTY_CONFIG, "scratch": scratch, "name": f"rollout-{self._process.pid}-{token}"}
             channel.send(self._control, {"op": "start", "token": token, "config": config}, [theirs.fileno()])
             theirs.close()
             received = channel.receive(ours)
@@ -115,7 +105,7 @@ class Zygote:
         token = next(self._tokens)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         scratch = str(self.scratch / f"{self._process.pid}-{token}")
-        config = {**_EMPTY, **config, "scratch": scratch}
+        config = {**EMPTY_CONFIG, **config, "scratch": scratch}
         self._attached().send({"op": "start", "token": token, "config": config}, [theirs.detach()])
         return token, ours
 

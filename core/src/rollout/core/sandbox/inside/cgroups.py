@@ -77,6 +77,20 @@ def create(found: dict[str, list[str]], name: str, limits: dict[str, Any], pid: 
         _write(os.path.join(folder, "cgroup.procs"), str(pid))
 
 
+def oom_file(found: dict[str, list[str]], name: str) -> str | None:
+    """The file that counts what the kernel killed in a group for memory."""
+    if "memory" not in found:
+        return None
+    generation, parent = found["memory"]
+    return os.path.join(parent, name, "memory.events" if generation == "v2" else "memory.oom_control")
+
+
+def oom_kills(file: str | None) -> int:
+    """0 where it cannot be told."""
+    lines = _lines(file) if file is not None else []
+    return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+
+
 def remove(paths: list[str]) -> None:
     """Remove empty groups. A group is empty a moment after its last process has been waited for."""
     deadline = time.monotonic() + _REMOVE_SEC

@@ -66,4 +66,4 @@ def _check(step: Step, path: Path) -> None:
 
 
 def _needs_engine(path: Path, line: int, what: str) -> TaskError:
-    return TaskError(f"{path}:{line}: type: local cannot do {what}: use `type: docker`")
+    return TaskError(f"{path}:{line}: {what} cannot be done without an engine: use `type: docker`")

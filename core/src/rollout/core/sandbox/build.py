@@ -8,12 +8,12 @@ import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
-from rollout.builtin.local.dockerfile import Recipe
-from rollout.builtin.local.environment import LocalEnvironment
-from rollout.builtin.local.ignore import IgnoreRules, compile_glob
 from rollout.core.dockerfile import Step, assignments, expand, split_words
 from rollout.core.errors import BuildError
+from rollout.core.sandbox.ignore import IgnoreRules, compile_glob
+from rollout.core.sandbox.recipe import Recipe
 from rollout.core.types import Command, ExecResult, OutputSink
 
 _QUOTED_LINES = 20
@@ -43,24 +43,44 @@ class ImageState:
         return {**self.arguments, **self.env}
 
 
-async def run_steps(recipe: Recipe, environment: LocalEnvironment, sink: OutputSink | None) -> ImageState:
-    """Carry out every instruction in turn.
+class BuildEnvironment(Protocol):
+    """The sandbox that instructions are carried out in."""
+
+    async def exec(self, command: Command, sink: OutputSink | None = None) -> ExecResult: ...
+
+    async def send(
+        self,
+        source: Path,
+        target: str,
+        *,
+        owner: str | None = None,
+        mode: int | None = None,
+        keep: Callable[[str], bool] = lambda path: True,
+    ) -> None:
+        """`Environment.upload`, with the modes replaced and files left out as `rollout.core.archive.pack` has it."""
+        ...
+
+    async def stop(self) -> None: ...
+
+
+async def run_steps(recipe: Recipe, environment: BuildEnvironment, machine: str, sink: OutputSink | None) -> ImageState:
+    """Carry out every instruction in turn. `machine`: the architecture as `uname -m` says it.
 
     Raises:
         BuildError: the text quotes the instruction that failed and the end of what it printed.
     """
-    return await _Build(recipe, environment, sink).run()
+    return await _Build(recipe, environment, machine, sink).run()
 
 
 class _Build:
-    def __init__(self, recipe: Recipe, environment: LocalEnvironment, sink: OutputSink | None) -> None:
+    def __init__(self, recipe: Recipe, environment: BuildEnvironment, machine: str, sink: OutputSink | None) -> None:
         self._recipe = recipe
         self._environment = environment
         self._sink = sink
         self._state = ImageState()
         self._context = recipe.path.parent
         self._ignore = IgnoreRules.of(self._context)
-        self._outer = _predefined()
+        self._outer = _predefined(machine)
 
     async def run(self) -> ImageState:
         for step in self._recipe.arguments:
@@ -142,7 +162,7 @@ class _Build:
         if step.name == "ADD" and path.is_file() and _is_archive(path):
             await self._make_folder(step, target)
             packed = "/tmp/.rollout-add"
-            await self._environment.upload(path, packed)
+            await self._environment.send(path, packed)
             await self._must(step, ["tar", "-xf", packed, "-C", target], cwd="/")
             await self._must(step, ["rm", "-f", packed], cwd="/")
             return
@@ -227,9 +247,9 @@ class _Build:
             raise BuildError(f"{self._recipe.where(step)}: {error}") from error
 
 
-def _predefined() -> dict[str, str]:
+def _predefined(machine: str) -> dict[str, str]:
     """Arguments that every build has: the platform, and the proxies of this machine."""
-    architecture = _PLATFORMS.get(os.uname().machine, os.uname().machine)
+    architecture = _PLATFORMS.get(machine, machine)
     values = {"TARGETOS": "linux", "TARGETARCH": architecture, "TARGETPLATFORM": f"linux/{architecture}", "TARGETVARIANT": ""}
     values.update({name.replace("TARGET", "BUILD"): value for name, value in values.items()})
     for name in _PROXIES:

@@ -28,6 +28,10 @@ _CONTAINER = (
 )
 
 
+TELLING = (*_SWITCHES, "/proc/self/status", "/.dockerenv", "/run/.containerenv")
+"""The files whose content tells why."""
+
+
 def read_switch(path: str) -> str | None:
     try:
         return Path(path).read_text().strip()
@@ -35,19 +39,28 @@ def read_switch(path: str) -> str | None:
         return None
 
 
-def explain(answer: dict[str, Any], read: Callable[[str], str | None] = read_switch) -> str:
-    """One line for a sandbox that could not be made. `answer`: `error`, `errno`, `step`, as the zygote has them."""
-    said = f"type: local cannot make a sandbox here ({answer['error']})"
+def explain(
+    answer: dict[str, Any],
+    read: Callable[[str], str | None] = read_switch,
+    *,
+    what: str = "type: local cannot make a sandbox here",
+    instead: str = "use another `environment.type`, for instance docker",
+) -> str:
+    """One line for a sandbox that could not be made. `answer`: `error`, `errno`, `step`, as the zygote has them.
+
+    `read` reads a file of the machine that refused.
+    """
+    said = f"{what} ({answer['error']})"
     if (
         answer.get("errno") in (errno.EPERM, errno.EACCES, errno.EINVAL, errno.ENOSPC, errno.ENOSYS)
         or "perm" in answer["error"].lower()
     ):
         for path, (bad, advice) in _SWITCHES.items():
             if read(path) == bad:
-                return f"{said}: {advice}, or use `type: docker`"
+                return f"{said}: {advice}, or {instead}"
         status = read("/proc/self/status") or ""
         if "Seccomp:\t2" in status or read("/.dockerenv") is not None or read("/run/.containerenv") is not None:
-            return f"{said}: {_CONTAINER}, or use another `environment.type`"
+            return f"{said}: {_CONTAINER}, or {instead}"
     if answer.get("errno") == errno.ENODEV:
         return f"{said}: this kernel has no overlay file system (`sudo modprobe overlay`)"
-    return f"{said}: use another `environment.type`, for instance docker"
+    return f"{said}: {instead}"
