@@ -23,6 +23,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "dockerfile",
         "pool",
         "sandbox",
+        "episodes",
     ),
     "protocols": ("protocols",),
     "plugins": ("plugins", "plugin_contract", "plugin_hints", "drivers", "hooks", "hook_marker"),

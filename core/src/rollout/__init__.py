@@ -13,6 +13,7 @@ _MODULES = {
     ),
     "rollout.core.config.load": "JobFile load_job",
     "rollout.core.config.task": "TaskConfig",
+    "rollout.core.episodes": "Episode EvalOutput FlowConfig Signal Step Task TerminationReason Trajectory",
     "rollout.core.errors": (
         "AgentError AgentInstallError AgentInstallTimeoutError AgentTimeoutError BuildError BuildTimeoutError "
         "CancelledTrialError CommandTimeoutError ConfigError EnvironmentLostError HostLostError ImagePullError InternalError "

@@ -13,6 +13,14 @@ from rollout.core.config.job import VerifierConfig as VerifierConfig
 from rollout.core.config.load import JobFile as JobFile
 from rollout.core.config.load import load_job as load_job
 from rollout.core.config.task import TaskConfig as TaskConfig
+from rollout.core.episodes import Episode as Episode
+from rollout.core.episodes import EvalOutput as EvalOutput
+from rollout.core.episodes import FlowConfig as FlowConfig
+from rollout.core.episodes import Signal as Signal
+from rollout.core.episodes import Step as Step
+from rollout.core.episodes import Task as Task
+from rollout.core.episodes import TerminationReason as TerminationReason
+from rollout.core.episodes import Trajectory as Trajectory
 from rollout.core.errors import AgentError as AgentError
 from rollout.core.errors import AgentInstallError as AgentInstallError
 from rollout.core.errors import AgentInstallTimeoutError as AgentInstallTimeoutError

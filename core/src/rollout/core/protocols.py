@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+from rollout.core.episodes import Episode, Task
 from rollout.core.records import TrialResult, TrialSpec
 from rollout.core.types import (
     DEFAULT_TRANSFER_LIMITS,
@@ -193,9 +194,13 @@ class AgentContext(Struct, frozen=True, kw_only=True):
     name: str
     """The agent's name in the job."""
     instruction: str
+    """The text. Images that belong to it are in `task.instruction`."""
+    task: Task
+    """The task as Python agents see it. What solves it may be in its metadata and below its folder."""
     task_directory: Path
     """The task on the host. Only the oracle has business here."""
     environment: Environment
+    """The sandbox; in a trial without one, `NoEnvironment`, every call of which is a SandboxError."""
     env: dict[str, str]
     """The agent's variables, expanded, and `ROLLOUT_TASK_INSTRUCTION[_FILE]`. Secrets are in here."""
     workdir: str | None = None
@@ -209,6 +214,10 @@ class AgentContext(Struct, frozen=True, kw_only=True):
     """The task's `[solution] env`, expanded. Only the oracle has business here."""
     sink: OutputSink
     """Where output belongs: `setup/` during install, `agent/` while prompting. Redacted, never blocks."""
+
+    attempt: int = 1
+    base_dir: Path = Path()
+    """Relative paths in the agent's options are relative to this, the folder of the job file."""
 
     def __repr__(self) -> str:
         return f"AgentContext(name={self.name!r})"
@@ -231,7 +240,10 @@ class AgentSession(Protocol):
 
 
 class Agent(Protocol):
-    """One agent in one trial: constructed as `cls(options, context)` for each trial."""
+    """One agent in one trial: constructed as `cls(options, context)` for each trial.
+
+    A class may say `needs_environment = False`: it works where there is no sandbox (rows of a data set, `type: none`).
+    """
 
     api_version: ClassVar[tuple[int, int]]
     options_type: ClassVar[type[Struct]]
@@ -253,11 +265,16 @@ class TrialView(Struct, frozen=True, kw_only=True):
     """What a verifier may see of a trial."""
 
     environment: Environment
+    """The sandbox; in a trial without one, `NoEnvironment`."""
+    task: Task
+    """The task as Python verifiers see it."""
+    episode: Episode
+    """What the agent did, as far as it tells; `episode.answer` is its answer."""
     task_directory: Path
-    """The task on the host: instruction.md, tests/ ..."""
+    """The task on the host: instruction.md, tests/ ... For a row, the folder of its data set."""
     instruction: str
     metadata: dict[str, Any]
-    """The task's `[metadata]`."""
+    """The task's `[metadata]`; for a row the same as `task.metadata`."""
     env: dict[str, str]
     """The verifier's variables, expanded; the agent's are not among them unless the job says so."""
     workdir: str | None
@@ -277,7 +294,11 @@ class TrialView(Struct, frozen=True, kw_only=True):
 
 
 class Verifier(Protocol):
-    """Turns the state an agent left into rewards. Constructed as `cls(options)` for each trial."""
+    """Turns the state an agent left into rewards. Constructed as `cls(options)` for each trial.
+
+    A class may say `needs_environment = False`: it judges `episode` and does not look into the sandbox, of which there may
+    be none.
+    """
 
     api_version: ClassVar[tuple[int, int]]
     options_type: ClassVar[type[Struct]]

@@ -11,6 +11,9 @@ from rollout.core.types import EnvironmentSpec, Struct, Usage
 
 SCHEMA_VERSION = "1.0"
 
+NO_ENVIRONMENT = "none"
+"""The environment type of a trial that has no sandbox."""
+
 Isolation = Literal["default", "strict"]
 """`strict` kills everything the agent started before verification; by default a service in a session of its own survives."""
 
@@ -32,9 +35,17 @@ class TaskSpec(Struct, frozen=True, kw_only=True):
     name: str
     dataset: str
     path: str
-    """The task's folder on the host."""
+    """The task's folder on the host; of a row, its data set's."""
     digest: str
-    """Content hash of the whole folder."""
+    """Content hash of the whole folder, or of a row and what is rendered with it."""
+    dataset_dir: str | None = None
+    """The folder of the dataset.toml that the task belongs to, if there is one."""
+    instruction: str | None = None
+    """A row's text; None: it is in instruction.md of `path`."""
+    images: tuple[str, ...] = ()
+    """Files that belong to the instruction, relative to `dataset_dir`."""
+    row: dict[str, Any] | None = None
+    """A row's metadata; None for a folder."""
     git_commit_id: str | None = None
     source: str | None = None
     metadata: dict[str, Any] = {}

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from rollout.core.episodes import Episode
+
 
 class Struct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of every record and every block of options: immutable, unknown keys refused.
@@ -132,6 +134,10 @@ class AgentTurn(Struct, frozen=True, kw_only=True):
     """Of the agent's process, for agents that are one process per prompt. Non-zero is recorded and still verified."""
     usage: Usage | None = None
     out_of_memory: bool = False
+    output: str | None = None
+    """The agent's answer, when it gives one: what verifiers without a sandbox judge."""
+    episode: Episode | None = None
+    """The same with its steps, from agents that know them."""
 
 
 class VerifyResult(Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from rollout.core.episodes import Episode, Task, Trajectory
 from rollout.core.protocols import AgentContext, Environment, TrialView
 from rollout.core.records import AgentSpec, TaskSpec, TrialResult, TrialSpec
 from rollout.core.types import EnvironmentSpec, OutputSink, Stream
@@ -84,6 +85,7 @@ def agent_context(
     return AgentContext(
         name="contract",
         instruction=instruction,
+        task=Task(id="contract", instruction=instruction, dataset_dir=task),
         task_directory=task,
         environment=environment,
         env={**env, **variables},
@@ -99,15 +101,18 @@ def trial_view(
     """A verifier's view of a trial whose folder on the host is `folder`."""
     trial_dir = folder / "trial"
     (trial_dir / "verifier").mkdir(parents=True, exist_ok=True)
-    instruction = task_directory / "instruction.md"
+    file = task_directory / "instruction.md"
+    instruction = file.read_text("utf-8") if file.is_file() else ""
 
     async def collect_logs() -> Any:
         return await environment.download("/logs", trial_dir / "logs")
 
     return TrialView(
         environment=environment,
+        task=Task(id="contract", instruction=instruction, dataset_dir=task_directory),
+        episode=Episode(id="contract:0", task_id="contract", trajectories=[Trajectory(name="contract")]),
         task_directory=task_directory,
-        instruction=instruction.read_text("utf-8") if instruction.is_file() else "",
+        instruction=instruction,
         metadata={},
         env=env,
         workdir="/app",

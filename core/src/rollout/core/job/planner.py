@@ -35,7 +35,7 @@ from rollout.core.quantity import parse_bytes, parse_cpus
 from rollout.core.records import AgentSpec, TaskSpec, Timeouts, VerifierSpec
 from rollout.core.tasks.cache import cache_dir
 from rollout.core.tasks.directory import load_dataset
-from rollout.core.tasks.task import Task, load_task
+from rollout.core.tasks.task import LoadedTask, load_task
 from rollout.core.trial.deadlines import effective_timeout
 from rollout.core.trial.paths import FolderNames, environment_name, short_hash
 from rollout.core.types import EnvironmentSpec, Network, Resources
@@ -191,9 +191,9 @@ class _Planner:
             fingerprint=_fingerprint(spec),
         )
 
-    async def _load_datasets(self) -> list[tuple[str, list[Task]]]:
+    async def _load_datasets(self) -> list[tuple[str, list[LoadedTask]]]:
         """Every dataset's name and tasks. All tasks that cannot be read are reported in one error."""
-        loaded: list[tuple[str, list[Task]]] = []
+        loaded: list[tuple[str, list[LoadedTask]]] = []
         faults: list[str] = []
         for index, dataset in enumerate(self._config.datasets):
             name, tasks, invalid = await self._load_dataset(index, dataset)
@@ -209,7 +209,7 @@ class _Planner:
             self._warnings += [f"{task.path}: {warning}" for task in tasks for warning in task.warnings]
         return loaded
 
-    async def _load_dataset(self, index: int, dataset: DatasetConfig) -> tuple[str, list[Task], list[str]]:
+    async def _load_dataset(self, index: int, dataset: DatasetConfig) -> tuple[str, list[LoadedTask], list[str]]:
         wanted = self._selector(dataset)
         if dataset.path is not None:
             path = self._base_dir / Path(dataset.path).expanduser()
@@ -252,7 +252,9 @@ class _Planner:
 
         return wanted
 
-    def _backend_context(self, job_id: str, directory: Path, loaded: Sequence[tuple[str, Sequence[Task]]]) -> BackendContext:
+    def _backend_context(
+        self, job_id: str, directory: Path, loaded: Sequence[tuple[str, Sequence[LoadedTask]]]
+    ) -> BackendContext:
         cache = cache_dir(self._environ)
         task_parents = {task.path.parent for _, tasks in loaded for task in tasks}
         private = {directory.parent, cache, self._base_dir, *task_parents} - {Path("/")}
@@ -273,7 +275,7 @@ class _Planner:
             self._warnings.append(message)
 
     def _plan_datasets(
-        self, loaded: Sequence[tuple[str, Sequence[Task]]], agents: Sequence[PlannedAgent], backend: EnvironmentBackend
+        self, loaded: Sequence[tuple[str, Sequence[LoadedTask]]], agents: Sequence[PlannedAgent], backend: EnvironmentBackend
     ) -> list[PlannedDataset]:
         faults: list[str] = []
         datasets: list[PlannedDataset] = []
@@ -294,7 +296,7 @@ class _Planner:
         self._warnings += [f"left out: {fault}" for fault in faults]
         return datasets
 
-    def _plan_task(self, dataset: str, task: Task, names: FolderNames) -> PlannedTask:
+    def _plan_task(self, dataset: str, task: LoadedTask, names: FolderNames) -> PlannedTask:
         config, job = task.config, self._config
         spec = TaskSpec(
             name=task.name,
@@ -358,7 +360,7 @@ class _Planner:
         """One object for equal verifier specs: trials look plugins up by the object."""
         return self._verifiers.setdefault(msgspec.json.encode(verifier), verifier)
 
-    def _resources(self, task: Task) -> Resources:
+    def _resources(self, task: LoadedTask) -> Resources:
         job, asked = self._config.environment, task.config.environment
         default = _DEFAULT_RESOURCES if job.default_limits == "spec" else Resources()
         memory = f"{asked.memory_mb}Mi" if asked.memory_mb else asked.memory
@@ -466,7 +468,7 @@ def _task_faults(faults: Sequence[str], what: str) -> TaskError:
     return TaskError(f"{len(faults)} tasks {what} (--skip-invalid leaves them out):\n  " + "\n  ".join(faults))
 
 
-def _network(task: Task) -> Network:
+def _network(task: LoadedTask) -> Network:
     asked = task.config.environment
     mode = task.config.agent.network_mode or asked.network_mode
     if mode in (None, "public"):

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from rollout.core.config.load import load_task_config
 from rollout.core.errors import TaskNotFoundError
 from rollout.core.tasks.directory import load_dataset
-from rollout.core.tasks.task import CONFIG, INSTRUCTION, SOLUTIONS, TEST_SCRIPT, Task, examine
+from rollout.core.tasks.task import CONFIG, INSTRUCTION, SOLUTIONS, TEST_SCRIPT, LoadedTask, examine
 from rollout.core.tasks.tree import walk
 from rollout.core.types import Struct
 
@@ -71,7 +71,7 @@ def check_paths(paths: Sequence[Path]) -> Checked:
     return Checked(tasks, findings)
 
 
-def check_task(task: Task, shown: Path | None = None) -> list[Finding]:
+def check_task(task: LoadedTask, shown: Path | None = None) -> list[Finding]:
     """What is odd about a task that can be used. `shown` is how its folder is called in the findings."""
     return list(_Inspection(task, shown or task.path))
 
@@ -79,7 +79,7 @@ def check_task(task: Task, shown: Path | None = None) -> list[Finding]:
 class _Inspection:
     """The checks of one task, each a method that yields findings."""
 
-    def __init__(self, task: Task, shown: Path) -> None:
+    def __init__(self, task: LoadedTask, shown: Path) -> None:
         self._task = task
         self._shown = shown
         self._root = task.path

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rollout.core.errors import TaskError, TaskNotFoundError
 from rollout.core.tasks.commits import EnclosingCommits
-from rollout.core.tasks.task import CONFIG, INSTRUCTION, TEST_SCRIPT, Task, load_task
+from rollout.core.tasks.task import CONFIG, INSTRUCTION, TEST_SCRIPT, LoadedTask, load_task
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class LoadedDataset:
     """The tasks of a folder, sorted by name, and those that cannot be used with what is wrong with them."""
 
     path: Path
-    tasks: list[Task] = field(default_factory=list)
+    tasks: list[LoadedTask] = field(default_factory=list)
     invalid: list[tuple[Path, TaskError]] = field(default_factory=list)
     """Paths are below `path` as it was given."""
 

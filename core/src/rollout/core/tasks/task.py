@@ -25,7 +25,7 @@ _MAX_NAME = 300
 
 
 @dataclass(frozen=True)
-class Task:
+class LoadedTask:
     """One loaded, valid task."""
 
     name: str
@@ -85,7 +85,7 @@ class Fault(NamedTuple):
     """The message already names the file (and the line)."""
 
 
-def load_task(path: Path, *, name: str | None = None, git_url: str | None = None, git_commit_id: str | None = None) -> Task:
+def load_task(path: Path, *, name: str | None = None, git_url: str | None = None, git_commit_id: str | None = None) -> LoadedTask:
     """Read and check one task. `name` is the folder's unless a registry says otherwise.
 
     Raises:
@@ -102,7 +102,7 @@ def load_task(path: Path, *, name: str | None = None, git_url: str | None = None
         faults.insert(0, Fault("", fault))
     if config is None or faults:
         raise TaskError("\n".join(_fault_lines(path, faults)))
-    return Task(name, root, config, tuple(warnings), git_url, git_commit_id)
+    return LoadedTask(name, root, config, tuple(warnings), git_url, git_commit_id)
 
 
 def examine(root: Path) -> tuple[TaskConfig | None, list[str], list[Fault]]:

@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from rollout.core.aio import run_shielded
+from rollout.core.episodes import Episode, Task, Trajectory
 from rollout.core.errors import (
     AgentError,
     AgentInstallError,
@@ -35,11 +37,23 @@ from rollout.core.errors import (
     boundary,
     describe,
 )
-from rollout.core.files import write_atomic
+from rollout.core.files import make_folder, write_atomic
 from rollout.core.protocols import EXEC_USER, Agent, AgentContext, AgentSession, Environment, TrialView
-from rollout.core.records import Durations, ErrorInfo, Status, Timestamps, TrialResult, TrialSpec, TryRecord, to_json
+from rollout.core.records import (
+    NO_ENVIRONMENT,
+    Durations,
+    ErrorInfo,
+    Status,
+    Timestamps,
+    TrialResult,
+    TrialSpec,
+    TryRecord,
+    to_json,
+)
+from rollout.core.tasks.view import task_of
 from rollout.core.trial.deadlines import deadline, foreign
 from rollout.core.trial.isolation import Isolation
+from rollout.core.trial.nowhere import NoEnvironment
 from rollout.core.trial.output import PhaseOutput, TrialLog
 from rollout.core.trial.paths import INSTRUCTION_FILE, LOGS, TESTS, reward_files
 from rollout.core.trial.redact import without_literal_secrets, without_secret_options
@@ -47,6 +61,9 @@ from rollout.core.trial.rewards import check_rewards
 from rollout.core.trial.services import Services
 from rollout.core.trial.tries import is_whole, open_folder, read_tries
 from rollout.core.types import AgentTurn, Stream, TransferReport, VerifyResult, primary_reward
+
+EPISODE = "episode.json"
+"""In `agent/` of a trial's folder: what an agent told of its work, as rollout.Episode."""
 
 INSTRUCTION_VARIABLE = "ROLLOUT_TASK_INSTRUCTION"
 INSTRUCTION_FILE_VARIABLE = "ROLLOUT_TASK_INSTRUCTION_FILE"
@@ -72,6 +89,7 @@ class Rollout:
         self._services = services
         self._task_directory = Path(spec.task.path)
         self._instruction = ""
+        self._task = Task(id=spec.task.name, instruction="")
         self._env: dict[str, str] = {}
         self._image: str | None = None
         self._isolation: Isolation | None = None
@@ -156,13 +174,16 @@ class Rollout:
         self._say(f"trial {spec.trial_id}, try {spec.try_number}")
         if self._services.hooks.implemented("rollout_trial_started"):
             await self._services.hooks.notify("rollout_trial_started", trial=spec)
-        with boundary(TaskError, f"reading {self._task_directory / 'instruction.md'}"):
-            self._instruction = (self._task_directory / "instruction.md").read_text("utf-8-sig")
+        with boundary(TaskError, f"reading the task {self._task_directory}"):
+            self._task = task_of(spec.task)
+            self._instruction = self._task.text
         self._env = self._instruction_variables()
 
     async def start(self) -> None:
         """Prepare the image, start the environment, make the special folders."""
         spec, services = self.spec, self._services
+        if spec.environment_type == NO_ENVIRONMENT:
+            return
         async with self._phase("environment_setup"):
             self._image = await services.images.prepare(spec.environment, spec.timeouts.build_sec)
             environment = msgspec.structs.replace(spec.environment, env={**services.expand(spec.environment.env), **self._env})
@@ -213,6 +234,8 @@ class Rollout:
         except AgentError as error:
             self._record(error, "execute")
             return
+        finally:
+            self._keep_episode()
         if self._turn.exit_code:
             what = f"the agent exited with code {self._turn.exit_code}"
             failure = OutOfMemoryError(f"{what}: out of memory") if self._turn.out_of_memory else AgentError(what)
@@ -240,7 +263,6 @@ class Rollout:
         spec = self.spec
         if spec.verifier.disable:
             return
-        assert self.environment is not None
         plugin, options = self._services.verifier(spec.verifier)
         output = PhaseOutput(self.directory / "verifier", self._services.redactor)
         try:
@@ -306,13 +328,15 @@ class Rollout:
         return variables
 
     def _agent_context(self) -> AgentContext:
-        assert self.environment is not None
         spec = self.spec
         return AgentContext(
             name=spec.agent.name,
             instruction=self._instruction,
+            task=self._task,
             task_directory=self._task_directory,
-            environment=self.environment,
+            environment=self.environment or NoEnvironment(),
+            attempt=spec.attempt,
+            base_dir=Path(spec.base_dir),
             env={**self._services.expand(spec.agent.env), **self._env},
             workdir=spec.environment.workdir,
             user=spec.agent.user,
@@ -335,16 +359,17 @@ class Rollout:
             output.close()
 
     def _trial_view(self, output: PhaseOutput) -> TrialView:
-        assert self.environment is not None
         spec, services = self.spec, self._services
         env = services.expand(spec.verifier.env)
         if spec.verifier.agent_env:
             env = {**services.expand(spec.agent.env), **env}
         return TrialView(
-            environment=self.environment,
+            environment=self.environment or NoEnvironment(),
+            task=self._task,
+            episode=self._episode(),
             task_directory=self._task_directory,
             instruction=self._instruction,
-            metadata=spec.task.metadata,
+            metadata=spec.task.metadata if spec.task.row is None else spec.task.row,
             env=env,
             workdir=spec.environment.workdir,
             user=spec.verifier.user,
@@ -355,8 +380,29 @@ class Rollout:
             collect_logs=self._collect_logs,
         )
 
+    def _episode(self) -> Episode:
+        """What the agent told of its work; of an agent that tells nothing, an episode with one empty trajectory."""
+        turn, task, attempt = self._turn, self._task, self.spec.attempt
+        episode = turn.episode
+        if episode is None:
+            made = Trajectory(
+                uid=self.spec.trial_id, name=self.spec.agent.name, task=task.id, input=task.text, output=turn.output
+            )
+            episode = Episode(trajectories=[made])
+        return replace(
+            episode, id=episode.id or f"{task.id}:{attempt - 1}", task=episode.task or task.id, task_id=task.id, attempt=attempt
+        )
+
+    def _keep_episode(self) -> None:
+        """Write what the agent told, for whoever scores the trial again."""
+        if self._turn.output is not None or self._turn.episode is not None:
+            folder = self.directory / "agent"
+            make_folder(folder)
+            write_atomic(folder / EPISODE, msgspec.json.format(msgspec.json.encode(self._episode().to_dict()), indent=2))
+
     async def _bring_tests(self, view: TrialView) -> None:
-        assert self._isolation is not None
+        if self._isolation is None:
+            return
         await self._isolation.clear(view.reward_files)
         tests = self._task_directory / "tests"
         if tests.is_dir():
@@ -364,7 +410,8 @@ class Rollout:
             await self._isolation.lock_tests()
 
     async def _collect_logs(self) -> TransferReport:
-        assert self.environment is not None
+        if self.environment is None:
+            return TransferReport()
         target = self.directory / "logs"
         try:
             with foreign(TransferError, f"copying {LOGS}"):
@@ -495,11 +542,11 @@ def _for_disk(spec: TrialSpec) -> TrialSpec:
     options = (agent.options, verifier.options, spec.environment_options)
     if not (agent.env or verifier.env or environment.env or any(options)):
         return spec
-    replace = msgspec.structs.replace
-    return replace(
+    changed = msgspec.structs.replace
+    return changed(
         spec,
-        agent=replace(agent, env=without_literal_secrets(agent.env), options=without_secret_options(agent.options)),
-        verifier=replace(verifier, env=without_literal_secrets(verifier.env), options=without_secret_options(verifier.options)),
-        environment=replace(environment, env=without_literal_secrets(environment.env)),
+        agent=changed(agent, env=without_literal_secrets(agent.env), options=without_secret_options(agent.options)),
+        verifier=changed(verifier, env=without_literal_secrets(verifier.env), options=without_secret_options(verifier.options)),
+        environment=changed(environment, env=without_literal_secrets(environment.env)),
         environment_options=without_secret_options(spec.environment_options),
     )

@@ -1,0 +1,86 @@
+"""A task as Python agents and verifiers see it, made from the spec of a trial."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rollout.core.config.document import read_document
+from rollout.core.dockerfile import Lifted, lifted, read_dockerfile
+from rollout.core.episodes import Task
+from rollout.core.errors import TaskError
+from rollout.core.records import TaskSpec
+from rollout.core.tasks.images import content_blocks
+from rollout.core.tasks.task import CONFIG, INSTRUCTION
+
+_DEFAULT_TIMEOUT_SEC = 600.0
+
+
+def task_of(spec: TaskSpec) -> Task:
+    """The task of a trial, read from the host.
+
+    Raises:
+        TaskError, ConfigError, OSError, UnicodeDecodeError: it has become unreadable since the job was planned.
+    """
+    path = Path(spec.path)
+    dataset_dir = Path(spec.dataset_dir) if spec.dataset_dir else path
+    if spec.row is not None:
+        text = spec.instruction or ""
+        instruction = content_blocks(text, dataset_dir, spec.images) if spec.images else text
+        return Task(spec.name, instruction, spec.row, dataset_dir)
+    metadata = folder_metadata(path, dataset_dir)
+    package = metadata.get("task")
+    name = package.get("name") if isinstance(package, dict) else None
+    sub_dir = path.relative_to(dataset_dir) if path != dataset_dir and path.is_relative_to(dataset_dir) else None
+    return Task(
+        id=name if isinstance(name, str) and name else path.name,
+        instruction=(path / INSTRUCTION).read_text("utf-8-sig"),
+        metadata=metadata,
+        dataset_dir=dataset_dir if sub_dir else path,
+        sub_dir=sub_dir,
+    )
+
+
+def folder_metadata(path: Path, dataset_dir: Path | None = None) -> dict[str, Any]:
+    """A task folder's task.toml, with the keys that are lifted from its sections and its Dockerfile.
+
+    What task.toml says wins over the Dockerfile. A Dockerfile that cannot be read lifts nothing.
+
+    Raises:
+        ConfigError: task.toml cannot be read.
+    """
+    metadata: dict[str, Any] = dict(read_document(path / CONFIG))
+    environment, agent, verifier = (_table(metadata, name) for name in ("environment", "agent", "verifier"))
+    rllm = _table(metadata, "rllm")
+    found = lifts(path, dataset_dir)
+    if found.image and not environment.get("docker_image"):
+        environment = {**environment, "docker_image": found.image}
+    if environment:
+        metadata["environment"] = environment
+    workdir = environment.get("workdir") or found.workdir
+    if workdir:
+        metadata["workdir"] = workdir
+    metadata["env_vars"] = environment.get("env") or {}
+    metadata["agent_user"] = agent.get("user")
+    metadata["verifier_user"] = verifier.get("user")
+    metadata["verifier_timeout"] = verifier.get("timeout_sec", verifier.get("timeout", _DEFAULT_TIMEOUT_SEC))
+    metadata["agent_timeout"] = agent.get("timeout_sec", _DEFAULT_TIMEOUT_SEC)
+    metadata["setup_commands"] = rllm.get("setup_commands") or environment.get("setup_commands") or []
+    return metadata
+
+
+def lifts(path: Path, dataset_dir: Path | None = None) -> Lifted:
+    """What the Dockerfile of a task, or else of its data set, says; nothing when there is none that can be read."""
+    for folder in dict.fromkeys((path, dataset_dir or path)):
+        file = folder / "environment" / "Dockerfile"
+        if file.is_file():
+            try:
+                return lifted(read_dockerfile(file))
+            except TaskError:
+                return Lifted(None, None)
+    return Lifted(None, None)
+
+
+def _table(metadata: dict[str, Any], name: str) -> dict[str, Any]:
+    value = metadata.get(name)
+    return value if isinstance(value, dict) else {}
