@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from rollout.core.episodes import Episode, Task
+from rollout.core.errors import VerifierError
 from rollout.core.records import TrialResult, TrialSpec
 from rollout.core.types import (
     DEFAULT_TRANSFER_LIMITS,
@@ -261,6 +262,36 @@ class Agent(Protocol):
     async def connect(self) -> AgentSession: ...
 
 
+async def no_python(call: PythonCall) -> Any:
+    """`TrialView.run_python` of a view that has no processes."""
+    raise VerifierError(f"{call.target}: Python functions cannot be called here")
+
+
+class PythonCall(Struct, frozen=True, kw_only=True):
+    """A Python function to be called in a process of its own, for a verifier."""
+
+    target: str
+    """`module:function`; the module is importable, or in one of the folders of `search`."""
+    arguments: dict[str, Any] = {}
+    """By name; plain data."""
+    search: tuple[str, ...] = ()
+    """Folders that come first in `sys.path` during the call."""
+    env: dict[str, str] = {}
+    """The only variables it sees, besides PATH, HOME, LANG and the like."""
+    timeout_sec: float | None = None
+    """Seconds until the process is killed, counted from the start of the function."""
+    memory_bytes: int | None = 2 * 2**30
+    """How much address space the process may use besides what it starts with. None is no limit."""
+    fresh: bool = False
+    """In a process that has called nothing before; by default processes are used again."""
+    environment: Environment | None = None
+    """What `sandbox` means to the function, if anything; commands in it run as `user` in `workdir`, and see `env`."""
+    user: str | None = None
+    workdir: str | None = None
+    sink: OutputSink
+    """Gets what the function prints, when it has ended."""
+
+
 class TrialView(Struct, frozen=True, kw_only=True):
     """What a verifier may see of a trial."""
 
@@ -288,6 +319,13 @@ class TrialView(Struct, frozen=True, kw_only=True):
     """Paths in the environment where a reward may be, in order of precedence."""
     collect_logs: Callable[[], Awaitable[TransferReport]]
     """Copy the environment's `/logs` to `logs/` of the trial's folder now; teardown does not repeat it."""
+    run_python: Callable[[PythonCall], Awaitable[Any]] = no_python
+    """Call a Python function in a process of its own and return what it returns.
+
+    Raises:
+        VerifierError: it raised, was not found, returned what is not plain data, ran out of memory or died.
+        VerifierTimeoutError: `timeout_sec` passed.
+    """
 
     def __repr__(self) -> str:
         return f"TrialView(trial_dir={self.trial_dir})"

@@ -148,6 +148,20 @@ Status = Literal["scored", "unscored", "errored", "cancelled"]
 errored: no verdict because of `error`. cancelled: interrupted."""
 
 
+class EarlierVerdict(Struct, frozen=True, kw_only=True):
+    """What a trial's verdict was before it was verified again."""
+
+    status: Status
+    reward: float | None = None
+    rewards: dict[str, float] = {}
+    reward_source: str | None = None
+    error: ErrorInfo | None = None
+    verifier_exit_code: int | None = None
+    verifier: str = ""
+    """Fingerprint of the verifier and the tests that gave it, where it is known."""
+    verified_at: datetime | None = None
+
+
 class TrialResult(Struct, frozen=True, kw_only=True):
     """What came of a trial: the trial's `result.json`, and one line of the job's `trials.jsonl`."""
 
@@ -171,6 +185,10 @@ class TrialResult(Struct, frozen=True, kw_only=True):
     durations: Durations = Durations()
     timestamps: Timestamps = Timestamps()
     tries: tuple[TryRecord, ...] = ()
+    earlier_verdicts: tuple[EarlierVerdict, ...] = ()
+    """Of a trial that was verified again, the oldest first."""
+    verifier: str = ""
+    """Fingerprint of the verifier and the tests of the last `rollout regrade`; empty when there was none."""
     warnings: tuple[str, ...] = ()
     environment_type: str = ""
     image: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -140,6 +141,22 @@ class AgentTurn(Struct, frozen=True, kw_only=True):
     """The same with its steps, from agents that know them."""
 
 
+class RewardEvent(Struct, frozen=True, kw_only=True):
+    """One reward that one reward function gave."""
+
+    type: Literal["terminal", "process", "dense"] = "terminal"
+    """Of the end result, of a step of the work, or of every step."""
+    reward: float
+    source: str
+    """The function's name in its rubric."""
+    step: int | None = None
+    ts: datetime | None = None
+    """UTC."""
+    space: str | None = None
+    """What was judged: output, action, reasoning, memory, latent."""
+    granularity: Literal["terminal", "step"] | None = None
+
+
 class VerifyResult(Struct, frozen=True, kw_only=True):
     """A verifier's verdict on one trial."""
 
@@ -149,6 +166,13 @@ class VerifyResult(Struct, frozen=True, kw_only=True):
     source: str | None = None
     """Where the rewards came from, for instance `/logs/verifier/reward.txt`."""
     warnings: tuple[str, ...] = ()
+    items: dict[str, float] = {}
+    """What each reward function of a rubric gave, by its name."""
+    events: tuple[RewardEvent, ...] = ()
+    error: str | None = None
+    """What failed without costing the verdict, where a rubric was told to go on."""
+    details: dict[str, Any] = {}
+    """Whatever else the verifier said, as JSON; it goes to `verifier/verdict.json` of the trial's folder."""
 
     @property
     def reward(self) -> float | None:

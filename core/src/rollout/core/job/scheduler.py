@@ -107,6 +107,7 @@ class _Run:
             self._failure = error
         self._feed.stop()
         try:
+            await run_shielded(self._services.aclose())
             await run_shielded(self._wait_for_background())
         except asyncio.CancelledError as error:
             cancelled = error

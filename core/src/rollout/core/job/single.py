@@ -88,7 +88,10 @@ async def _run_on(
     )
     for plugin, _ in (services.agent(spec.agent), services.verifier(spec.verifier)):
         plugins[plugin.info.dist] = plugin.info.version
-    return await Rollout(spec, services).run()
+    try:
+        return await Rollout(spec, services).run()
+    finally:
+        await run_shielded(services.aclose())
 
 
 def _jobs_dir(spec: TrialSpec) -> Path:

@@ -60,6 +60,7 @@ from rollout.core.trial.redact import without_literal_secrets, without_secret_op
 from rollout.core.trial.rewards import check_rewards
 from rollout.core.trial.services import Services
 from rollout.core.trial.tries import is_whole, open_folder, read_tries
+from rollout.core.trial.verdict import says_more, write_verdict
 from rollout.core.types import AgentTurn, Stream, TransferReport, VerifyResult, primary_reward
 
 EPISODE = "episode.json"
@@ -279,6 +280,8 @@ class Rollout:
                     self._verdict = _returned(verdict, VerifyResult)
             for warning in self._verdict.warnings:
                 self._warn(warning)
+            if says_more(self._verdict):
+                write_verdict(self.directory / "verifier", self._verdict, self._services.redactor)
         finally:
             output.close()
 
@@ -378,6 +381,7 @@ class Rollout:
             sink=output,
             reward_files=reward_files(rllm=spec.task.rllm),
             collect_logs=self._collect_logs,
+            run_python=services.python,
         )
 
     def _episode(self) -> Episode:

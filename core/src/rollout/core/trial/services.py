@@ -12,6 +12,7 @@ from rollout.core.plugins import Plugin, decode_options, find
 from rollout.core.protocols import EnvironmentBackend
 from rollout.core.records import AgentSpec, VerifierSpec
 from rollout.core.trial.images import Images
+from rollout.core.trial.python_processes import PythonProcesses
 from rollout.core.trial.redact import Redactor
 
 
@@ -26,6 +27,8 @@ class Services:
     redactor: Redactor
     plugins: dict[str, str] = field(default_factory=dict)
     """Distribution to version of every plugin in use."""
+    python: PythonProcesses = field(default_factory=PythonProcesses)
+    """Where Python verifiers and reward functions run; no process is started before the first call."""
     _agents: dict[int, tuple[AgentSpec, Plugin, Any]] = field(default_factory=dict)
     _verifiers: dict[int, tuple[VerifierSpec, Plugin, Any]] = field(default_factory=dict)
 
@@ -52,6 +55,10 @@ class Services:
             plugin = find("verifiers", spec.plugin)
             known = self._verifiers[id(spec)] = (spec, plugin, decode_options(plugin, spec.options, "verifier"))
         return known[1], known[2]
+
+    async def aclose(self) -> None:
+        """End the processes of Python verifiers. Idempotent."""
+        await self.python.aclose()
 
     def expand(self, block: Mapping[str, str]) -> dict[str, str]:
         """The block with `${NAME}` replaced by the host's values.

@@ -1,0 +1,104 @@
+"""The `python` verifier: calls a Python function with the task and what the agent did, in a process of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from rollout.core.errors import VerifierError
+from rollout.core.protocols import API_VERSION, PythonCall, TrialView
+from rollout.core.quantity import Quantity, parse_bytes
+from rollout.core.trial.nowhere import NoEnvironment
+from rollout.core.trial.python_verifier import call_arguments
+from rollout.core.types import Struct, VerifyResult
+
+
+class PythonVerifierOptions(Struct, frozen=True, kw_only=True):
+    module: str | None = None
+    """A Python file of the task, or of its data set: `tests.evaluate` or `tests/evaluate.py`."""
+    function: str = "evaluate"
+    """The function in `module`, or a class or an object with a method `evaluate`."""
+    import_path: str | None = None
+    """Instead of `module`: `package.module:function`, in the data set's folder or installed."""
+    timeout_sec: Annotated[float, Meta(gt=0)] | None = None
+    """Seconds for the function; the verifier's timeout when unset, which also counts the wait for a free process."""
+    memory: Quantity | None = "2Gi"
+    """How much memory the function may take. Kubernetes quantity."""
+    fresh: bool = False
+    """Call it in a new process each time. By default a process is used again, and the module is imported once in it."""
+    sandbox: bool = True
+    """Give the function the live environment as `sandbox`, if it asks for it."""
+
+    def __post_init__(self) -> None:
+        if (self.module is None) == (self.import_path is None):
+            raise ValueError("give exactly one of `module` and `import_path`")
+        if self.import_path is not None and not all(self.import_path.partition(":")[::2]):
+            raise ValueError(f"`import_path` is {self.import_path!r}; write `package.module:function`")
+        if self.memory is not None:
+            parse_bytes(self.memory)
+
+
+class PythonVerifier:
+    """Calls `evaluate(task, episode)`, `evaluate(metadata, trajectory)` or any other function by the names of its parameters.
+
+    The parameters there are: `task`, `metadata`, `episode`, `trajectory`, `sandbox`.
+    """
+
+    api_version = API_VERSION
+    options_type = PythonVerifierOptions
+    needs_environment = False
+
+    def __init__(self, options: PythonVerifierOptions) -> None:
+        self._options = options
+
+    async def verify(self, trial: TrialView) -> VerifyResult:
+        """Raises VerifierError: the function is not there, raised, or returned what is no verdict."""
+        options = self._options
+        file, module, function, search = self._place(trial)
+        has_sandbox = options.sandbox and not isinstance(trial.environment, NoEnvironment)
+        memory = parse_bytes(options.memory)[0] if options.memory is not None else None
+        said = await trial.run_python(
+            PythonCall(
+                target="rollout.core.trial.verify_function:evaluate",
+                arguments=call_arguments(trial, file=file, module=module, function=function, sandbox=has_sandbox),
+                search=search,
+                env=trial.env,
+                timeout_sec=options.timeout_sec,
+                memory_bytes=memory,
+                fresh=options.fresh,
+                environment=trial.environment if has_sandbox else None,
+                user=trial.user,
+                workdir=trial.workdir,
+                sink=trial.sink,
+            )
+        )
+        verdict = msgspec.convert(said, VerifyResult)
+        name = f"{options.module or module}:{function}"
+        return msgspec.structs.replace(verdict, source=verdict.source or name)
+
+    def _place(self, trial: TrialView) -> tuple[str | None, str | None, str, tuple[str, ...]]:
+        """File or module, function, and the folders where its imports are looked for."""
+        folders = [trial.task_directory]
+        if trial.task.dataset_dir not in (Path(), trial.task_directory):
+            folders.append(trial.task.dataset_dir)
+        if self._options.import_path is not None:
+            module, _, function = self._options.import_path.partition(":")
+            return None, module, function, tuple(map(str, folders))
+        name = str(self._options.module)
+        for folder in folders:
+            if (file := _file(folder, name)) is not None:
+                return str(file), None, self._options.function, tuple(map(str, (file.parent, *folders)))
+        places = " nor in ".join(map(str, folders))
+        raise VerifierError(f"the verifier {name} is not in {places}")
+
+
+def _file(folder: Path, name: str) -> Path | None:
+    """The Python file that `tests/evaluate.py` or `tests.evaluate` means in a folder."""
+    dotted = folder.joinpath(*name.split("."))
+    for file in (folder / name, dotted.with_name(f"{dotted.name}.py"), dotted / "__init__.py"):
+        if file.is_file():
+            return file
+    return None

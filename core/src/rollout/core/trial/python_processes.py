@@ -1,0 +1,330 @@
+"""The processes that call Python functions for verifiers: kept warm, one call each at a time, killed when a call must end.
+
+A process sees a few harmless variables and those of its call, never Rollout's own. One that timed out, ran out of memory, died
+or was given up is killed with everything in its session and replaced when the next call needs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rollout.core.aio import run_shielded
+from rollout.core.errors import CommandTimeoutError, RolloutError, VerifierError, VerifierTimeoutError
+from rollout.core.protocols import Environment, PythonCall
+from rollout.core.types import Command, OutputSink, Stream
+
+_KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LANGUAGE", "TMPDIR", "TZ", "PYTHONPATH", "PYTHONHASHSEED", "SSL_CERT_FILE")
+_MAX_PRINTED = 16 * 1024 * 1024
+_MAX_FRAME = 256 * 1024 * 1024
+_MAX_READ = 64 * 1024 * 1024
+_WORKER = "rollout.core.trial.python_worker"
+
+
+class PythonProcesses:
+    """A pool of worker processes. Made without starting any; `aclose` ends them."""
+
+    def __init__(self, limit: int | None = None, environ: Mapping[str, str] = os.environ) -> None:
+        """`limit`: how many run at once; by default four for each processor, for verifiers may wait for the network."""
+        self._limit = limit or 4 * (os.cpu_count() or 1)
+        self._environ = {name: value for name, value in environ.items() if name in _KEPT_VARIABLES or name.startswith("LC_")}
+        self._idle: dict[tuple[tuple[str, str], ...], list[_Worker]] = {}
+        self._running: set[_Worker] = set()
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._folder: Path | None = None
+        self._closed = False
+
+    async def __call__(self, call: PythonCall) -> Any:
+        """Call the function in a process and return what it returns, as plain data.
+
+        Raises:
+            VerifierError: see `TrialView.run_python`.
+            VerifierTimeoutError
+        """
+        try:
+            request = msgspec.msgpack.encode(
+                {"target": call.target, "arguments": call.arguments, "search": call.search, "memory_bytes": call.memory_bytes}
+            )
+        except (TypeError, ValueError, OverflowError) as error:
+            raise VerifierError(f"{call.target}: its arguments are not plain data: {error}") from error
+        worker = await self._take(call)
+        reusable = False
+        try:
+            answer = await worker.call(request, call)
+            reusable = not call.fresh and answer.get("failure") not in ("memory", "exit")
+        finally:
+            worker.hand_over_output(call.sink, answer if reusable else None)
+            if reusable:
+                self._give_back(worker)
+            else:
+                await run_shielded(self._discard(worker))
+        if "failure" in answer:
+            raise _error(answer, call)
+        return answer["value"]
+
+    async def aclose(self) -> None:
+        """Kill every process. Idempotent."""
+        self._closed = True
+        workers = [*self._running]
+        self._idle.clear()
+        for worker in workers:
+            await self._discard(worker)
+        if self._folder is not None:
+            folder, self._folder = self._folder, None
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+    async def _take(self, call: PythonCall) -> _Worker:
+        """An idle process with the call's variables, or a new one, as soon as there is room."""
+        key = tuple(sorted(call.env.items()))
+        while True:
+            if self._closed:
+                raise VerifierError("the job is over")
+            idle = self._idle.get(key)
+            if idle and not call.fresh:
+                return idle.pop()
+            if len(self._running) >= self._limit and (other := self._any_idle()) is not None:
+                await self._discard(other)
+            if len(self._running) < self._limit:
+                return await self._start(key)
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn in self._waiting:
+                    self._waiting.remove(turn)
+                else:
+                    self._wake()  # it was this one's turn: let the next have it
+                raise
+
+    def _any_idle(self) -> _Worker | None:
+        return next((idle.pop() for idle in self._idle.values() if idle), None)
+
+    async def _start(self, key: tuple[tuple[str, str], ...]) -> _Worker:
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="rollout-verifiers-"))
+        worker = _Worker(key, self._folder)
+        self._running.add(worker)
+        try:
+            await worker.start({**self._environ, **dict(key)})
+        except BaseException:
+            await run_shielded(self._discard(worker))
+            raise
+        return worker
+
+    def _give_back(self, worker: _Worker) -> None:
+        if self._closed:
+            return
+        self._idle.setdefault(worker.key, []).append(worker)
+        self._wake()
+
+    async def _discard(self, worker: _Worker) -> None:
+        try:
+            await worker.kill()
+        finally:
+            self._running.discard(worker)
+            self._wake()
+
+    def _wake(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+
+
+@dataclass(eq=False)
+class _Worker:
+    """One process and the socket to it."""
+
+    key: tuple[tuple[str, str], ...]
+    folder: Path
+    _process: asyncio.subprocess.Process | None = None
+    _channel: _Channel | None = None
+    _output: dict[Stream, int] = field(default_factory=dict)
+
+    async def start(self, env: dict[str, str]) -> None:
+        """Raises VerifierError: no process can be started."""
+        ours, theirs = socket.socketpair()
+        try:
+            directory = tempfile.mkdtemp(dir=self.folder)
+            for stream in ("stdout", "stderr"):
+                self._output[stream] = os.open(f"{directory}.{stream}", os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", _WORKER, str(theirs.fileno()), str(os.getpid())),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=self._output["stdout"],
+                stderr=self._output["stderr"],
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                cwd=directory,
+                env={"PYTHONUNBUFFERED": "1", **env},
+            )
+            ours.setblocking(False)
+            _, self._channel = await asyncio.get_running_loop().create_connection(_Channel, sock=ours)
+        except OSError as error:
+            ours.close()
+            raise VerifierError(f"no process for a Python verifier can be started: {error}") from error
+        finally:
+            theirs.close()
+
+    async def call(self, request: bytes, call: PythonCall) -> dict[str, Any]:
+        """The answer to one call; what the function asks of the sandbox meanwhile is done."""
+        assert self._channel is not None
+        try:
+            async with asyncio.timeout(call.timeout_sec):
+                frame = await self._channel.exchange(request)
+                while "ask" in frame:
+                    reply = await self._serve(frame, call)
+                    frame = await self._channel.exchange(msgspec.msgpack.encode(reply))
+                return frame
+        except TimeoutError as error:
+            raise VerifierTimeoutError(f"{call.target} was still running after {call.timeout_sec:g} s") from error
+        except EOFError as error:
+            raise VerifierError(f"the process of {call.target} died{await self._death()}") from error
+
+    async def _death(self) -> str:
+        assert self._process is not None
+        code = await self._process.wait()
+        return f" of signal {signal.Signals(-code).name}" if code < 0 else f" with exit code {code}"
+
+    async def _serve(self, frame: dict[str, Any], call: PythonCall) -> dict[str, Any]:
+        environment = call.environment
+        if environment is None:
+            return {"failure": "there is no sandbox"}
+        try:
+            return {"value": await _in_sandbox(environment, call, str(frame["ask"]), frame["arguments"], self.folder)}
+        except (CommandTimeoutError, FileNotFoundError) as error:
+            return {"failure": str(error)}
+
+    def hand_over_output(self, sink: OutputSink, answer: dict[str, Any] | None) -> None:
+        """What was printed since the last call, and the traceback of an answer that has one."""
+        for stream, file in self._output.items():
+            size = os.fstat(file).st_size
+            if not size:
+                continue
+            sink(stream, os.pread(file, min(size, _MAX_PRINTED), 0))
+            if size > _MAX_PRINTED:
+                sink(stream, f"\n[rollout: cut here, {size - _MAX_PRINTED} bytes more]\n".encode())
+            os.ftruncate(file, 0)
+        if answer is not None and answer.get("failure") == "raised":
+            sink("stderr", str(answer["traceback"]).encode("utf-8", "surrogateescape"))
+
+    async def kill(self) -> None:
+        """Kill the process and what it started. Idempotent."""
+        if self._channel is not None:
+            self._channel.close()
+        process = self._process
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):  # it ended by itself
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+        for file in self._output.values():
+            os.close(file)
+        self._output.clear()
+
+
+class _Channel(asyncio.Protocol):
+    """Frames over the socket: one goes out, one comes back."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray()
+        self._answer: asyncio.Future[dict[str, Any]] | None = None
+        self._gone = False
+
+    async def exchange(self, frame: bytes) -> dict[str, Any]:
+        """Raises EOFError: the process closed its end, or sent what is no frame."""
+        if self._gone or self._transport is None:
+            raise EOFError
+        self._answer = asyncio.get_running_loop().create_future()
+        self._transport.write(len(frame).to_bytes(4, "big") + frame)
+        return await self._answer
+
+    def close(self) -> None:
+        self._gone = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        if len(self._buffer) < 4:
+            return
+        size = int.from_bytes(self._buffer[:4], "big")
+        if size > _MAX_FRAME:
+            self._fail()
+        elif len(self._buffer) >= 4 + size:
+            body = bytes(self._buffer[4 : 4 + size])
+            del self._buffer[: 4 + size]
+            try:
+                frame = msgspec.msgpack.decode(body, type=dict[str, Any])
+            except msgspec.DecodeError:
+                self._fail()
+                return
+            if self._answer is not None and not self._answer.done():
+                self._answer.set_result(frame)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._fail()
+
+    def _fail(self) -> None:
+        self._gone = True
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(EOFError())
+
+
+async def _in_sandbox(environment: Environment, call: PythonCall, what: str, said: dict[str, Any], folder: Path) -> Any:
+    """Do what a function asked of its sandbox."""
+    match what:
+        case "exec":
+            command = Command(
+                argv=tuple(said["argv"]),
+                stdin=said["stdin"],
+                env={**call.env, **said["env"]},
+                cwd=said["cwd"] or call.workdir,
+                user=said["user"] or call.user,
+                timeout_sec=said["timeout"],
+            )
+            done = await environment.exec(command)
+            return {"exit_code": done.exit_code, "stdout": done.stdout, "stderr": done.stderr}
+        case "upload":
+            await environment.upload(Path(said["source"]), said["target"])
+        case "download":
+            await environment.download(said["source"], Path(said["target"]))
+        case "read" | "write":
+            with tempfile.TemporaryDirectory(dir=folder) as scratch:
+                copy = Path(scratch) / "file"
+                if what == "write":
+                    copy.write_bytes(said["content"])
+                    await environment.upload(copy, said["path"])
+                    return None
+                await environment.download(said["path"], copy)
+                with copy.open("rb") as file:
+                    return file.read(_MAX_READ)
+        case "alive":
+            return (await environment.exec(Command(argv=("true",), user=call.user))).exit_code == 0
+    return None
+
+
+def _error(answer: dict[str, Any], call: PythonCall) -> RolloutError:
+    text = str(answer["text"])
+    if answer["failure"] == "memory" and call.memory_bytes is not None:
+        return VerifierError(f"{call.target} ran out of memory; it may use {call.memory_bytes / 2**20:g} MiB")
+    return VerifierError(text if answer["failure"] == "rejected" else f"{call.target}: {text}")
