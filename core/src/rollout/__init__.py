@@ -27,13 +27,13 @@ _MODULES = {
     "rollout.core.job.scheduler": "JobOutcome",
     "rollout.core.protocols": (
         "API_VERSION Agent AgentContext AgentSession BackendContext DOCKER_IMAGE EXEC_USER Environment "
-        "EnvironmentBackend Executor GPUS LIVE_STDIO Metric NETWORK_NONE NoOptions Process RegistryContext "
+        "EnvironmentBackend Executor GPUS LIVE_STDIO Metric NETWORK_NONE NoOptions Process PythonCall RegistryContext "
         "RegistrySource RewardFunc TrialView Verifier"
     ),
     "rollout.core.records": "AgentSpec Durations ErrorInfo TaskSpec Timeouts Timestamps TrialResult TrialSpec VerifierSpec",
     "rollout.core.types": (
-        "AgentTurn Command DatasetInfo EnvironmentSpec ExecResult MetricValue OutputSink Resources Score Stream Struct "
-        "TaskFolder TransferLimits TransferReport Usage VerifyResult"
+        "AgentTurn Command DatasetInfo EnvironmentSpec ExecResult MetricValue OutputSink Resources RewardEvent Score Stream "
+        "Struct TaskFolder TransferLimits TransferReport Usage VerifyResult"
     ),
 }
 """Module to the names that it gives."""

@@ -71,6 +71,7 @@ from rollout.core.protocols import Executor as Executor
 from rollout.core.protocols import Metric as Metric
 from rollout.core.protocols import NoOptions as NoOptions
 from rollout.core.protocols import Process as Process
+from rollout.core.protocols import PythonCall as PythonCall
 from rollout.core.protocols import RegistryContext as RegistryContext
 from rollout.core.protocols import RegistrySource as RegistrySource
 from rollout.core.protocols import RewardFunc as RewardFunc
@@ -93,6 +94,7 @@ from rollout.core.types import ExecResult as ExecResult
 from rollout.core.types import MetricValue as MetricValue
 from rollout.core.types import OutputSink as OutputSink
 from rollout.core.types import Resources as Resources
+from rollout.core.types import RewardEvent as RewardEvent
 from rollout.core.types import Score as Score
 from rollout.core.types import Stream as Stream
 from rollout.core.types import Struct as Struct

@@ -31,7 +31,8 @@ _KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LANGUAGE", "TMPDIR", "TZ", "PYTHONPA
 _MAX_PRINTED = 16 * 1024 * 1024
 _MAX_FRAME = 256 * 1024 * 1024
 _MAX_READ = 64 * 1024 * 1024
-_WORKER = "rollout.core.trial.python_worker"
+_WORKER = "import sys; from rollout.core.trial.python_worker import main; main(sys.argv[1:])"
+_APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 class PythonProcesses:
@@ -162,9 +163,9 @@ class _Worker:
         try:
             directory = tempfile.mkdtemp(dir=self.folder)
             for stream in ("stdout", "stderr"):
-                self._output[stream] = os.open(f"{directory}.{stream}", os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+                self._output[stream] = os.open(f"{directory}.{stream}", _APPEND, 0o600)
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", _WORKER, str(theirs.fileno()), str(os.getpid())),
+                *(sys.executable, "-P", "-c", _WORKER, str(theirs.fileno()), str(os.getpid())),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=self._output["stdout"],
                 stderr=self._output["stderr"],

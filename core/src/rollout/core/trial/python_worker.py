@@ -1,4 +1,4 @@
-"""The process that calls Python functions for verifiers: `python -m rollout.core.trial.python_worker SOCKET PARENT`.
+"""The process that calls Python functions for verifiers: `main([SOCKET, PARENT])`, both numbers.
 
 It gets calls over a socket, one at a time, and answers each with what the function returned or how it failed. Standard output
 and error are files of the parent. It holds nothing of Rollout but this module: the parent's variables, its open files and its
@@ -256,10 +256,3 @@ def call_by_name(function: Any, known: Mapping[str, Any]) -> Any:
     positionals = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY and p.name in known]
     keywords = {name: known[name] for name in named if name not in positionals}
     return function(*(known[name] for name in positionals), **keywords)
-
-
-if __name__ == "__main__":
-    # As a module of its real name: what it raises must be what others import.
-    from rollout.core.trial import python_worker
-
-    python_worker.main(sys.argv[1:])
