@@ -6,10 +6,11 @@ used. Type checkers read `__init__.pyi`, which lists the same names.
 
 _MODULES = {
     "rollout.api": "run_job",
+    "rollout.builtin.rewards": "CodeExecRewardFunc LLMJudgeRewardFunc StringMatchRewardFunc TestRewardFunc",
     "rollout.builtin.script_agent": "ScriptAgent ScriptOptions",
     "rollout.core.config.job": (
         "AgentConfig DatasetConfig EnvironmentConfig ExecutorConfig JobConfig MetricConfig RegistryConfig RetryConfig "
-        "VerifierConfig"
+        "RewardConfig RubricConfig VerifierConfig"
     ),
     "rollout.core.config.load": "JobFile load_job",
     "rollout.core.config.task": "TaskConfig",
@@ -17,7 +18,7 @@ _MODULES = {
     "rollout.core.errors": (
         "AgentError AgentInstallError AgentInstallTimeoutError AgentTimeoutError BuildError BuildTimeoutError "
         "CancelledTrialError CommandTimeoutError ConfigError EnvironmentLostError HostLostError ImagePullError InternalError "
-        "OutOfMemoryError PluginError ResourceError RewardInvalidError RewardMissingError RolloutError SandboxError "
+        "NotKeptError OutOfMemoryError PluginError ResourceError RewardInvalidError RewardMissingError RolloutError SandboxError "
         "StartError StartTimeoutError StoreError TaskError TaskNotFoundError TeardownError TransferError UsageError "
         "VerifierError VerifierTimeoutError"
     ),
@@ -31,6 +32,7 @@ _MODULES = {
         "RegistrySource RewardFunc TrialView Verifier"
     ),
     "rollout.core.records": "AgentSpec Durations ErrorInfo TaskSpec Timeouts Timestamps TrialResult TrialSpec VerifierSpec",
+    "rollout.core.trial.rubric": "Rubric",
     "rollout.core.types": (
         "AgentTurn Command DatasetInfo EnvironmentSpec ExecResult MetricValue OutputSink Resources RewardEvent Score Stream "
         "Struct TaskFolder TransferLimits TransferReport Usage VerifyResult"

@@ -1,4 +1,8 @@
 from rollout.api import run_job as run_job
+from rollout.builtin.rewards import CodeExecRewardFunc as CodeExecRewardFunc
+from rollout.builtin.rewards import LLMJudgeRewardFunc as LLMJudgeRewardFunc
+from rollout.builtin.rewards import StringMatchRewardFunc as StringMatchRewardFunc
+from rollout.builtin.rewards import TestRewardFunc as TestRewardFunc
 from rollout.builtin.script_agent import ScriptAgent as ScriptAgent
 from rollout.builtin.script_agent import ScriptOptions as ScriptOptions
 from rollout.core.config.job import AgentConfig as AgentConfig
@@ -9,6 +13,8 @@ from rollout.core.config.job import JobConfig as JobConfig
 from rollout.core.config.job import MetricConfig as MetricConfig
 from rollout.core.config.job import RegistryConfig as RegistryConfig
 from rollout.core.config.job import RetryConfig as RetryConfig
+from rollout.core.config.job import RewardConfig as RewardConfig
+from rollout.core.config.job import RubricConfig as RubricConfig
 from rollout.core.config.job import VerifierConfig as VerifierConfig
 from rollout.core.config.load import JobFile as JobFile
 from rollout.core.config.load import load_job as load_job
@@ -34,6 +40,7 @@ from rollout.core.errors import EnvironmentLostError as EnvironmentLostError
 from rollout.core.errors import HostLostError as HostLostError
 from rollout.core.errors import ImagePullError as ImagePullError
 from rollout.core.errors import InternalError as InternalError
+from rollout.core.errors import NotKeptError as NotKeptError
 from rollout.core.errors import OutOfMemoryError as OutOfMemoryError
 from rollout.core.errors import PluginError as PluginError
 from rollout.core.errors import ResourceError as ResourceError
@@ -86,6 +93,7 @@ from rollout.core.records import Timestamps as Timestamps
 from rollout.core.records import TrialResult as TrialResult
 from rollout.core.records import TrialSpec as TrialSpec
 from rollout.core.records import VerifierSpec as VerifierSpec
+from rollout.core.trial.rubric import Rubric as Rubric
 from rollout.core.types import AgentTurn as AgentTurn
 from rollout.core.types import Command as Command
 from rollout.core.types import DatasetInfo as DatasetInfo

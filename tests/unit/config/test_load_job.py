@@ -438,3 +438,42 @@ def test_a_file_that_cannot_be_read_is_refused() -> None:
     """Reading address 0 of a process fails for every user, root included."""
     with pytest.raises(ConfigError, match="/proc/self/mem: cannot be read: Input/output error"):
         load_job(Path("/proc/self/mem"))
+
+
+@pytest.mark.parametrize(
+    ("block", "chosen"),
+    [
+        ("{}", None),
+        ("{type: python, options: {module: a}}", ("python", {"module": "a"})),
+        ("{rewards: [f1]}", ("rewards", {"rewards": ["f1"]})),
+        (
+            "{rubric: {funcs: [f1, {type: math}], weights: [1, 2]}}",
+            (
+                "rewards",
+                {
+                    "rewards": [
+                        {"type": "f1", "weight": 1.0},
+                        {"type": "math", "name": None, "weight": 2.0, "options": {}},
+                    ]
+                },
+            ),
+        ),
+    ],
+)
+def test_a_verifier_is_a_plugin_or_reward_functions(tmp_path: Path, block: str, chosen: Any) -> None:
+    assert load(tmp_path, f"{MINIMAL}verifier: {block}\n").config.verifier.chosen() == chosen
+
+
+@pytest.mark.parametrize(
+    ("block", "why"),
+    [
+        ("{type: script, rewards: [f1]}", "give only one of `type`, `rewards` and `rubric` (there is type and rewards)"),
+        ("{options: {a: 1}}", "`options` belong to a verifier plugin: name it with `type`"),
+        ("{rubric: {funcs: [f1], weights: [1, 2]}}", "there are 1 `funcs` and 2 `weights`"),
+        ("{rubric: {funcs: [{type: f1, weight: 1}], weights: [1]}}", "weights are given twice"),
+        ("{rewards: [{weight: 1}]}", "rewards[0]"),
+        ("{rewards: [{type: f1, weight: -1}]}", "rewards[0]"),
+    ],
+)
+def test_a_verifier_that_contradicts_itself_is_refused(tmp_path: Path, block: str, why: str) -> None:
+    assert why in refusal(tmp_path, f"{MINIMAL}verifier: {block}\n")

@@ -2,39 +2,61 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from msgspec import Meta
+
 from rollout.core.errors import RewardInvalidError, RewardMissingError, VerifierError
-from rollout.core.protocols import API_VERSION, NoOptions, TrialView
+from rollout.core.protocols import API_VERSION, TrialView
 from rollout.core.trial.paths import LOGS, TESTS
 from rollout.core.trial.rewards import MAX_REWARD_BYTES, choose_rewards, read_reward_file
 from rollout.core.trial.script import interpreter
-from rollout.core.types import Command, TransferLimits, TransferReport, VerifyResult
+from rollout.core.types import Command, Struct, TransferLimits, TransferReport, VerifyResult
 
 _REWARD_LIMITS = TransferLimits(max_file_bytes=MAX_REWARD_BYTES, max_total_bytes=MAX_REWARD_BYTES, max_files=1)
+
+
+class ScriptVerifierOptions(Struct, frozen=True, kw_only=True):
+    script: Annotated[str, Meta(min_length=1)] = "test.sh"
+    """The script, relative to the task's tests."""
+    reward_file: str | None = None
+    """A file in the environment that is looked at first: absolute, JSON when it ends in `.json`."""
+
+    def __post_init__(self) -> None:
+        if self.script.startswith("/") or ".." in self.script.split("/"):
+            raise ValueError(f"`script` is {self.script!r}; it must be inside the task's tests")
+        if self.reward_file is not None and not self.reward_file.startswith("/"):
+            raise ValueError(f"`reward_file` is {self.reward_file!r}; write the absolute path in the environment")
 
 
 class ScriptVerifier:
     """Runs `/tests/test.sh` in the task's working directory; its exit code is recorded, the reward file decides."""
 
     api_version = API_VERSION
-    options_type = NoOptions
+    options_type = ScriptVerifierOptions
 
-    def __init__(self, options: NoOptions) -> None:
-        pass
+    def __init__(self, options: ScriptVerifierOptions) -> None:
+        self._options = options
+
+    @staticmethod
+    def reward_files(options: ScriptVerifierOptions) -> tuple[str, ...]:
+        return () if options.reward_file is None else (options.reward_file,)
 
     async def verify(self, trial: TrialView) -> VerifyResult:
         """Raises RewardMissingError and RewardInvalidError, both naming the exit code of the script."""
-        script = trial.task_directory / "tests" / "test.sh"
+        name = self._options.script
+        script = trial.task_directory / "tests" / name
         if not script.is_file():
             raise VerifierError(f"{script} is missing")
-        argv = (*interpreter(script.read_bytes()), f"{TESTS}/test.sh")
+        argv = (*interpreter(script.read_bytes()), f"{TESTS}/{name}")
         command = Command(argv=argv, env=trial.env, cwd=trial.workdir, user=trial.user)
         result = await trial.environment.exec(command, trial.sink)
         report = await trial.collect_logs()
-        candidates = {name: await self._read(trial, name, report) for name in trial.reward_files}
+        candidates = {file: await self._read(trial, file, report) for file in trial.reward_files}
         chosen = choose_rewards(candidates)
         if chosen is None:
             wanted = " nor ".join(trial.reward_files)
-            raise RewardMissingError(f"tests/test.sh exited with code {result.exit_code} and wrote neither {wanted}")
+            raise RewardMissingError(f"tests/{name} exited with code {result.exit_code} and wrote neither {wanted}")
         source, rewards, warnings = chosen
         return VerifyResult(rewards=rewards, exit_code=result.exit_code, source=source, warnings=tuple(warnings))
 

@@ -26,6 +26,7 @@
     ├── VerifierError                       verifier_failed
     │   ├── VerifierTimeoutError            verifier_timeout
     │   ├── RewardMissingError              verifier_reward_missing
+    │   ├── NotKeptError                    verifier_state_missing
     │   └── RewardInvalidError              verifier_reward_invalid
     ├── StoreError                          storage_failed                          the job stops, nothing finished is lost
     ├── CancelledTrialError                 cancelled
@@ -205,6 +206,12 @@ class RewardMissingError(VerifierError):
     """The tests ran, and wrote no reward file."""
 
     code = "verifier_reward_missing"
+
+
+class NotKeptError(VerifierError):
+    """An earlier trial is verified again, and what the verifier looks at was not kept."""
+
+    code = "verifier_state_missing"
 
 
 class RewardInvalidError(VerifierError):

@@ -335,7 +335,8 @@ class Verifier(Protocol):
     """Turns the state an agent left into rewards. Constructed as `cls(options)` for each trial.
 
     A class may say `needs_environment = False`: it judges `episode` and does not look into the sandbox, of which there may
-    be none.
+    be none. A class may have a static method `reward_files(options) -> tuple[str, ...]`: files in the sandbox where it looks
+    for rewards before the usual ones; they come first in `TrialView.reward_files`, and stale ones are removed.
     """
 
     api_version: ClassVar[tuple[int, int]]
@@ -348,8 +349,21 @@ class Verifier(Protocol):
         ...
 
 
-RewardFunc = Callable[[TrialView], Awaitable[float | Mapping[str, float]] | float | Mapping[str, float]]
-"""A reward as a plain function, sync or async."""
+class RewardFunc(Protocol):
+    """One part of a rubric. Constructed as `cls(options)` for each trial.
+
+    A plain function may be registered instead: one whose parameter is called `trial` is called with the TrialView, any other
+    is a Python verifier (`evaluate(task, episode)` ...) and is called in a process of its own.
+    """
+
+    api_version: ClassVar[tuple[int, int]]
+    options_type: ClassVar[type[Struct]]
+
+    def __init__(self, options: Any) -> None: ...
+
+    async def score(self, trial: TrialView) -> float | Mapping[str, float] | VerifyResult:
+        """Raises VerifierError and its kinds: there is no verdict, which is not 0."""
+        ...
 
 
 class Metric(Protocol):

@@ -13,6 +13,7 @@ from rollout.core.config.job import (
     MetricConfig,
     RegistryConfig,
     RetryConfig,
+    RewardConfig,
     VerifierConfig,
 )
 from rollout.core.config.place import PlacePath
@@ -119,5 +120,5 @@ HINTS: dict[type, dict[str, str]] = {
 }
 """What to write instead of keys of Harbor and of other programs that mean something else or need another form."""
 
-ITEM_FORMS: dict[type, str] = {AgentConfig: "name", DatasetConfig: "path", MetricConfig: "type"}
+ITEM_FORMS: dict[type, str] = {AgentConfig: "name", DatasetConfig: "path", MetricConfig: "type", RewardConfig: "type"}
 """The key that a bare text in the list was probably meant for."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, field
+from msgspec import Meta, field, to_builtins
 
 from rollout.core.quantity import Quantity, parse_bytes, parse_cpus
 from rollout.core.records import Isolation
@@ -48,6 +48,34 @@ class EnvironmentConfig(Struct, frozen=True, kw_only=True):
                 parse_bytes(size)
 
 
+class RewardConfig(Struct, frozen=True, kw_only=True):
+    """An item of `verifier.rewards`; its name alone will do."""
+
+    type: Name
+    """Reward function; `rollout plugins rewards` lists them."""
+    name: Name | None = None
+    """How results call it; its type when unset."""
+    weight: Annotated[float, Meta(ge=0)] | None = None
+    """Its share of the reward, in proportion to the other weights; all the same when none has one."""
+    options: dict[str, Any] = {}
+    """The reward function's own options."""
+
+
+class RubricConfig(Struct, frozen=True, kw_only=True):
+    """`verifier.rubric`: reward functions and their weights, in two lists."""
+
+    funcs: Annotated[list[RewardConfig | str], Meta(min_length=1)]
+    """Reward functions, as in `rewards`."""
+    weights: list[Annotated[float, Meta(ge=0)]] = []
+    """One for each of `funcs`."""
+
+    def __post_init__(self) -> None:
+        if self.weights and len(self.weights) != len(self.funcs):
+            raise ValueError(f"there are {len(self.funcs)} `funcs` and {len(self.weights)} `weights`; give one weight for each")
+        if self.weights and any(isinstance(item, RewardConfig) and item.weight is not None for item in self.funcs):
+            raise ValueError("weights are given twice; keep `weights` or the `weight` of each item")
+
+
 class VerifierConfig(Struct, frozen=True, kw_only=True):
     """`verifier:` how trials are scored."""
 
@@ -57,14 +85,42 @@ class VerifierConfig(Struct, frozen=True, kw_only=True):
     """Ceiling of verifier timeouts (multiplied by `timeout_multiplier` like the rest); 0 is unset."""
     disable: bool = False
     """Only collect traces: rewards are null."""
-    type: Name = "script"
-    """Verifier plugin. `script` runs the task's tests/test.sh and reads the reward file."""
+    type: Name | None = None
+    """Verifier plugin, instead of what the task says. `script` runs tests/test.sh and reads the reward file, `python` calls a
+    function, `rewards` combines reward functions."""
+    rewards: list[RewardConfig | str] = []
+    """Reward functions, instead of what the task says: the reward is their weighted mean, and each one is reported too."""
+    rubric: RubricConfig | None = None
+    """The same as `rewards`, with the weights in a list of their own."""
     env: dict[str, str] = {}
     """Variables for the verifier. `${VAR}` is taken from the host."""
     agent_env: bool = False
     """Let the verifier see the agent's variables (its keys) too."""
     options: dict[str, Any] = {}
     """The verifier plugin's own options."""
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("type", "rewards", "rubric") if getattr(self, name)]
+        if len(given) > 1:
+            raise ValueError(f"give only one of `type`, `rewards` and `rubric` (there is {' and '.join(given)})")
+        if self.options and self.type is None:
+            raise ValueError("`options` belong to a verifier plugin: name it with `type`")
+
+    def chosen(self) -> tuple[str, dict[str, Any]] | None:
+        """The verifier plugin that the job names, and its options; None when that is left to the task."""
+        if self.type is not None:
+            return self.type, self.options
+        items = self.rubric.funcs if self.rubric is not None else self.rewards
+        if not items:
+            return None
+        weights = self.rubric.weights if self.rubric is not None else []
+        rewards = [to_builtins(item) for item in items]
+        if weights:
+            rewards = [
+                {**({"type": item} if isinstance(item, str) else item), "weight": weight}
+                for item, weight in zip(rewards, weights, strict=True)
+            ]
+        return "rewards", {"rewards": rewards}
 
 
 class MetricConfig(Struct, frozen=True, kw_only=True):

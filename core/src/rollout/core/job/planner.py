@@ -17,7 +17,7 @@ from rollout.core.aio import run_shielded
 from rollout.core.config.interpolate import looks_secret, unset_names
 from rollout.core.config.job import AgentConfig, DatasetConfig, JobConfig
 from rollout.core.config.load import JobFile
-from rollout.core.errors import ConfigError, PluginError, RolloutError, TaskError, UsageError
+from rollout.core.errors import ConfigError, PluginError, RolloutError, TaskError, UsageError, boundary
 from rollout.core.hooks import HookBus
 from rollout.core.job.plan import Plan, PlannedAgent, PlannedDataset, PlannedTask, trial_id_of
 from rollout.core.job.store import CONFIG, FinishedTrial, JobStore, read_json, read_trials
@@ -40,6 +40,7 @@ from rollout.core.trial.deadlines import effective_timeout
 from rollout.core.trial.paths import FolderNames, environment_name, short_hash
 from rollout.core.types import EnvironmentSpec, Network, Resources
 
+_DEFAULT_VERIFIER = "script"
 _DEFAULT_RESOURCES = Resources(cpus=1, memory_bytes=2 * 10**9, storage_bytes=10 * 10**9)
 
 
@@ -105,7 +106,10 @@ class _Planner:
         where, executor, verifier = config.environment, config.executor, config.verifier
         backend_plugin, backend_options = self._plugin("environments", where.type, where.options, "environment")
         executor_plugin, executor_options = self._plugin("executors", executor.type, executor.options, "executor")
-        self._plugin("verifiers", verifier.type, verifier.options, "verifier")
+        self._verifier = verifier.chosen() or (_DEFAULT_VERIFIER, {})
+        verifier_plugin, verifier_options = self._plugin("verifiers", *self._verifier, "verifier")
+        with boundary(ConfigError, f"{self._where}: verifier ({verifier_plugin.info.name})"):
+            verifier_plugin.cls(verifier_options)  # finds what it is made of
         metrics = [
             (metric.type, *self._plugin("metrics", metric.type, metric.options, f"metrics[{index}]"))
             for index, metric in enumerate(config.metrics)
@@ -321,8 +325,8 @@ class _Planner:
             build_timeout_sec=config.environment.build_timeout_sec * job.timeout_multiplier,
         )
         verifier = VerifierSpec(
-            plugin=job.verifier.type,
-            options=job.verifier.options,
+            plugin=self._verifier[0],
+            options=self._verifier[1],
             env={**config.verifier.env, **job.verifier.env},
             user=_user(config.verifier.user),
             disable=job.verifier.disable,

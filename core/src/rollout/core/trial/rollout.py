@@ -272,7 +272,7 @@ class Rollout:
                 deadline(spec.timeouts.verifier_sec, VerifierTimeoutError, "the verifier"),
             ):
                 with foreign(VerifierError, "verification", VerifierTimeoutError):
-                    view = self._trial_view(output)
+                    view = self._trial_view(output, own_reward_files(plugin.cls, options))
                     await self._bring_tests(view)
                     verdict = await plugin.cls(options).verify(view)
                     if isinstance(verdict, VerifyResult):
@@ -361,7 +361,7 @@ class Rollout:
         if output := self._outputs.pop(phase, None):
             output.close()
 
-    def _trial_view(self, output: PhaseOutput) -> TrialView:
+    def _trial_view(self, output: PhaseOutput, own_files: tuple[str, ...]) -> TrialView:
         spec, services = self.spec, self._services
         env = services.expand(spec.verifier.env)
         if spec.verifier.agent_env:
@@ -379,7 +379,7 @@ class Rollout:
             trial_dir=self.directory,
             log_dir=self.directory / "verifier",
             sink=output,
-            reward_files=reward_files(rllm=spec.task.rllm),
+            reward_files=tuple(dict.fromkeys((*own_files, *reward_files(rllm=spec.task.rllm)))),
             collect_logs=self._collect_logs,
             run_python=services.python,
         )
@@ -531,6 +531,12 @@ class Rollout:
         self._say(f"{result.status}, reward {result.reward}")
         write_atomic(f"{self.spec.directory}/result.json", to_json(result))
         return result
+
+
+def own_reward_files(verifier: Any, options: Any) -> tuple[str, ...]:
+    """Where a verifier looks for rewards before the usual places."""
+    named = getattr(verifier, "reward_files", None)
+    return tuple(named(options)) if named is not None else ()
 
 
 def _returned(value: Any, wanted: type[T]) -> T:

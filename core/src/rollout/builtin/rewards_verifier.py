@@ -1,0 +1,70 @@
+"""The `rewards` verifier: reward functions by their names, combined in a rubric."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from rollout.core.config.job import RewardConfig
+from rollout.core.errors import ConfigError
+from rollout.core.plugins import Plugin, decode_options, find
+from rollout.core.protocols import API_VERSION, TrialView
+from rollout.core.trial.rubric import Rubric, in_process_of_its_own, wants_trial
+from rollout.core.types import Struct, VerifyResult
+
+
+class RewardsVerifierOptions(Struct, frozen=True, kw_only=True):
+    rewards: Annotated[list[RewardConfig | str], Meta(min_length=1)]
+    """Reward functions, by name or with their options."""
+
+
+class RewardsVerifier:
+    """The weighted mean of reward functions, each of which is reported too."""
+
+    api_version = API_VERSION
+    options_type = RewardsVerifierOptions
+    needs_environment = False
+
+    def __init__(self, options: RewardsVerifierOptions) -> None:
+        """Find the functions and decode their options.
+
+        Raises:
+            PluginError, ConfigError
+        """
+        items = [RewardConfig(type=item) if isinstance(item, str) else item for item in options.rewards]
+        weighted = [item.weight is not None for item in items]
+        if any(weighted) and not all(weighted):
+            missing = items[weighted.index(False)].type
+            raise ConfigError(f"rewards: {missing} has no `weight`, and others have; give one to each or to none")
+        self._rubric = Rubric(
+            [_made(item, index) for index, item in enumerate(items)],
+            [item.weight for item in items if item.weight is not None] or None,
+            names=[item.name or item.type.rpartition(":")[2] for item in items],
+        )
+
+    async def verify(self, trial: TrialView) -> VerifyResult:
+        return await self._rubric.judge(trial)
+
+
+def _made(item: RewardConfig, index: int) -> Any:
+    """The reward function, with its options."""
+    plugin = find("rewards", item.type)
+    if hasattr(plugin.cls, "options_type"):
+        return plugin.cls(decode_options(plugin, item.options, f"rewards[{index}]"))
+    if item.options:
+        raise ConfigError(f"rewards[{index}] ({item.type}): it is a plain function and has no options")
+    if wants_trial(plugin.cls):
+        return plugin.cls
+    return _InItsProcess(plugin)
+
+
+class _InItsProcess:
+    """A registered Python verifier."""
+
+    def __init__(self, plugin: Plugin) -> None:
+        module, _, function = plugin.info.target.partition(":")
+        self._judge = in_process_of_its_own(module, function)
+
+    async def score(self, trial: TrialView) -> VerifyResult:
+        return await self._judge(trial)
