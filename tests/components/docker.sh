@@ -8,7 +8,7 @@
 set -eu
 
 state=${ROLLOUT_DOCKER_STATE:-/tmp/rollout-test-docker}
-packages=python3,python3-venv,python3-pytest,ca-certificates,git,procps,make,gcc,libc6-dev,sqlite3,xz-utils,curl,file
+packages=adduser,python3,python3-venv,python3-pytest,ca-certificates,git,procps,make,gcc,libc6-dev,sqlite3,xz-utils,curl,file
 
 answers() { docker version > /dev/null 2>&1; }
 
@@ -18,11 +18,9 @@ image() { # SUITE NAME...: a Debian of this suite under these names
     missing=
     for name in "$@"; do docker image inspect "$name" > /dev/null 2>&1 || missing=1; done
     [ -n "$missing" ] || return 0
-    mmdebstrap --quiet --variant=minbase --include="$packages" "$suite" "$state/$suite.tar"
-    id=$(docker import "$state/$suite.tar")
-    id=$(printf 'FROM %s\nRUN ln -sf python3 /usr/bin/python\n' "$id" | docker build -q -)
+    id=$(mmdebstrap --quiet --variant=minbase --include="$packages" \
+        --customize-hook='ln -sf python3 "$1/usr/bin/python"' "$suite" - | docker import -)
     for name in "$@"; do docker tag "$id" "$name"; done
-    rm "$state/$suite.tar"
 }
 
 compose() { # the compose command of Debian's newest suite, which needs nothing of that suite
