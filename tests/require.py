@@ -55,11 +55,17 @@ def _docker() -> str | None:
     return _run("docker", "image", "inspect", DOCKER_IMAGE)
 
 
+def _ssh() -> str | None:
+    script = os.path.join(os.path.dirname(__file__), "components", "ssh.sh")
+    return _run(script, "run", "8", "test", "-s", "/run/sshd.pid")
+
+
 COMPONENTS: dict[str, Callable[[], str | None]] = {
     "local": _local,
     "local-user": _local_user,
     "git-http": _git_http,
     "docker": _docker,
+    "ssh": _ssh,
 }
 """Component to a probe that says what is missing, or None."""
 

@@ -63,6 +63,10 @@ class Lease(Generic[T]):
         if self._era == self._machine.era:
             self._pool.failed(self._machine, why)
 
+    def set_aside(self, why: str) -> None:
+        """The machine refuses and will go on refusing: it gets no more trials."""
+        self._pool.set_aside(self._machine, why)
+
     def release(self, *, worked: bool = False) -> None:
         """Give the slot back. Idempotent. `worked`: the machine did what it was asked to, so earlier failures are forgotten."""
         if not self._held:

@@ -229,7 +229,11 @@ def unpack_rootfs(archive: str, target: str) -> None:
 
 def main() -> None:
     """Serve the socket whose descriptor is the first argument."""
-    control = socket.socket(fileno=int(sys.argv[1]))
+    serve(socket.socket(fileno=int(sys.argv[1])))
+
+
+def serve(control: socket.socket) -> None:
+    """Take the configuration from the socket, then requests until its other end is closed."""
     received = channel.receive(control)
     if received is None:
         return

@@ -1,0 +1,1 @@
+"""`environment.type: ssh`: sandboxes on plain remote machines."""

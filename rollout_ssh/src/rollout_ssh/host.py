@@ -1,0 +1,104 @@
+"""One host of a job: connecting to it, and its relay while there is one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import paramiko
+
+from rollout.core.aio import Blocking
+from rollout.core.errors import SandboxError
+from rollout_ssh.address import Endpoint
+from rollout_ssh.connection import ChannelWire, Connection, Login, Refused, Unreachable, connect
+from rollout_ssh.options import SshOptions
+from rollout_ssh.session import Session
+from rollout_ssh.shipping import command_line
+
+
+class Host:
+    """Connects when it is first used, and again when the connection was lost."""
+
+    def __init__(self, endpoint: Endpoint, login: Login, options: SshOptions, job_id: str) -> None:
+        self.endpoint = endpoint
+        self.login = login
+        self._options = options
+        self._job_id = job_id
+        self._session: Session | None = None
+        self._connecting = asyncio.Lock()
+
+    @property
+    def name(self) -> str:
+        return self.endpoint.name
+
+    @property
+    def last_session(self) -> Session | None:
+        """The relay that there is, or was."""
+        return self._session
+
+    def connect(self) -> Connection:
+        """Blocks. Raises Refused, Unreachable."""
+        return connect(self.endpoint, self.login)
+
+    def launch(self) -> Session:
+        """The relay, started if need be. Blocks; needs no event loop.
+
+        Raises:
+            Refused, Unreachable
+        """
+        if self._session is None or self._session.ended is not None:
+            connection = self.connect()
+            try:
+                self._session = self._launch(connection)
+            except BaseException:
+                connection.close()
+                raise
+        return self._session
+
+    async def session(self, blocking: Blocking) -> Session:
+        """The relay, serving this event loop.
+
+        Raises:
+            Refused, Unreachable
+        """
+        async with self._connecting:
+            session = self._session
+            if session is None or session.ended is not None:
+                session = await blocking(self.launch)
+            session.attach()
+            return session
+
+    async def aclose(self) -> None:
+        if self._session is not None:
+            await self._session.aclose()
+
+    def _launch(self, connection: Connection) -> Session:
+        timeout = self.login.timeout_sec
+        try:
+            channel = connection.run(command_line(self._options.python), timeout)
+        except paramiko.ChannelException as error:
+            raise Unreachable(f"{self.name}: it opens no channel: {error.text}") from error
+        channel.settimeout(max(60.0, timeout))
+        try:
+            session = Session.launch(self.name, ChannelWire(connection, channel), self._config(), self._options.lost_after_sec)
+        except TimeoutError as error:
+            raise Unreachable(f"{self.name}: the program that was sent there does not answer") from error
+        except OSError as error:
+            raise Unreachable(f"{self.name}: {error}") from error
+        except SandboxError as error:
+            text = str(error)
+            if "not found" in text or "No such file" in text:
+                text += " (`mode: namespace` needs Python there: install python3, or name it with `python`)"
+            raise Refused(text) from error
+        channel.settimeout(None)
+        return session
+
+    def _config(self) -> dict[str, Any]:
+        options = self._options
+        return {
+            "job": self._job_id,
+            "folder": options.folder,
+            "share": options.share,
+            "mask": options.mask,
+            "rootfs": options.rootfs,
+        }

@@ -1,0 +1,35 @@
+"""The machines of tests/components/ssh.sh: how to log in to them, and what can happen to them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+STATE = Path(os.environ.get("ROLLOUT_SSH_STATE", "/tmp/rollout-test-ssh"))
+KEY = STATE / "key"
+KNOWN_HOSTS = STATE / "known_hosts"
+COUNT = 8
+_SCRIPT = Path(__file__).parent / "components" / "ssh.sh"
+
+
+def host(number: int, user: str = "root") -> str:
+    return f"{user}@10.213.77.{10 + number}"
+
+
+def options(*numbers: int, user: str = "root", **more: Any) -> dict[str, Any]:
+    """`environment.options` for these machines; the ssh configuration of whoever runs the tests does not matter."""
+    hosts = [host(number, user) for number in numbers]
+    return {"hosts": hosts, "key": str(KEY), "known_hosts": str(KNOWN_HOSTS), "config": None, "agent": False, **more}
+
+
+def do(what: str, number: int, *command: str) -> str:
+    """`cut`, `mend`, `kill`, `start` or `run`; what it printed."""
+    done = subprocess.run([_SCRIPT, what, str(number), *command], capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout
+
+
+def run(number: int, script: str) -> str:
+    """A shell script on the machine, not over ssh."""
+    return do("run", number, "sh", "-c", script)
