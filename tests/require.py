@@ -57,7 +57,7 @@ def _docker() -> str | None:
 
 def _ssh() -> str | None:
     script = os.path.join(os.path.dirname(__file__), "components", "ssh.sh")
-    return _run(script, "run", "8", "test", "-s", "/run/sshd.pid")
+    return _run(script, "run", "18", "test", "-s", "/run/sshd.pid")
 
 
 COMPONENTS: dict[str, Callable[[], str | None]] = {

@@ -10,7 +10,6 @@ from typing import Any
 STATE = Path(os.environ.get("ROLLOUT_SSH_STATE", "/tmp/rollout-test-ssh"))
 KEY = STATE / "key"
 KNOWN_HOSTS = STATE / "known_hosts"
-COUNT = 8
 _SCRIPT = Path(__file__).parent / "components" / "ssh.sh"
 
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Machines to log in to, for tests, on a Debian machine as root:
 #
-#     tests/components/ssh.sh up [COUNT]     installs openssh-server where it is missing, starts COUNT machines (default 8)
+#     tests/components/ssh.sh up [COUNT]     installs openssh-server where it is missing, starts COUNT machines (default 18)
 #     tests/components/ssh.sh down           stops them and removes every trace
 #     tests/components/ssh.sh cut|mend N     takes the network cable of machine N out, or puts it back
 #     tests/components/ssh.sh kill|start N   kills sshd and all its sessions on machine N, or starts sshd again
@@ -109,8 +109,8 @@ up)
     ip link add $bridge type bridge
     ip addr add "$net.1/24" dev $bridge
     ip link set $bridge up
-    for number in $(seq "${2:-8}"); do boot "$number"; done
-    for number in $(seq "${2:-8}"); do
+    for number in $(seq "${2:-18}"); do boot "$number"; done
+    for number in $(seq "${2:-18}"); do
         echo "$net.$((10 + number)) $(cut -d ' ' -f 1,2 "$(machine "$number")/host_key.pub")"
     done > "$state/known_hosts"
     ;;
