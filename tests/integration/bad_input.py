@@ -156,7 +156,9 @@ CASES: dict[str, Case] = {
         JOB.replace("type: local", "type: local, override_memory: lots"), "override_memory: 'lots' is not a quantity"
     ),
     "no agents": agents("[]", "job.yaml:2: agents: the list is empty"),
-    "agents missing": whole_job("datasets: [{path: tasks}]\n", "job.yaml:1: `agents` is missing"),
+    "agents missing": whole_job(
+        "datasets: [{path: tasks}]\n", "job.yaml: `agents` is missing, and no dataset.toml names a default_agent"
+    ),
     "no datasets": datasets("[]", "job.yaml:3: datasets: the list is empty"),
     "two agents of one name": agents(
         "[{name: oracle}, {name: oracle, type: nop}]", "job.yaml:2: agents[1].name: 'oracle' is the name of agents[0]"
@@ -216,7 +218,7 @@ CASES: dict[str, Case] = {
     "toml type": task("[agent]\ntimeout_sec = 'long'\n", "agent.timeout_sec: expected a number, got 'long'"),
     "toml zero timeout": task("[verifier]\ntimeout_sec = 0\n", "verifier.timeout_sec: expected a number above 0"),
     "toml infinite timeout": task("[verifier]\ntimeout_sec = inf\n", "verifier.timeout_sec: not a finite number"),
-    "toml quantity": task("[environment]\nmemory = '2 GB'\n", "environment.memory: '2 GB' is not a quantity"),
+    "toml quantity": task("[environment]\nmemory = '2 gigs'\n", "environment.memory: '2 gigs' is not a quantity"),
     "toml env": task("[verifier.env]\nA = true\n", "verifier.env.A: expected text, got a boolean"),
     "toml unset variable": Case({"tasks/one/task.toml": "[verifier.env]\nA = '${UNSET_ONE}'\n"}, ("UNSET_ONE (task one)",)),
     "toml network": Case({"tasks/one/task.toml": "[environment]\nnetwork_mode = 'wifi'\n"}, ("one", "network_mode 'wifi'")),

@@ -19,7 +19,7 @@ def test_every_key_of_a_job_is_a_row_with_its_docstring() -> None:
     assert rows["jobs_dir"].doc == "Where results go; relative to the working directory."
     assert (rows["jobs_dir"].type, rows["jobs_dir"].default) == ("text", '"jobs"')
     assert rows["n_attempts"].type == "integer >= 1"
-    assert rows["agents"].default is None
+    assert rows["datasets"].default is None
     assert rows["agents[].env"].type == "map of text"
     assert rows["datasets[].registry.url"].doc == "A registry.json behind http(s)."
     assert list(rows).index("environment") + 1 == list(rows).index("environment.type")

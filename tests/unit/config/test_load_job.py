@@ -298,8 +298,6 @@ WHOLE = {
     "comment": ("# nothing", "job.yaml: is empty"),
     "text": ("hello", "is a single value"),
     "list": ("- name: x", "a registry is named in a job, under `datasets`"),
-    "no agents": ("datasets: [{path: x}]", "`agents` is missing"),
-    "null agents": ("agents:\ndatasets: [{path: x}]", "`agents` is missing"),
     "empty agents": ("agents: []\ndatasets: [{path: x}]", "agents: the list is empty"),
     "no datasets": ("agents: [{name: a}]", "`datasets` is missing"),
     "agent without name": ("agents: [{execute: x}]\ndatasets: [{path: x}]", "agents[0]: `name` is missing"),

@@ -229,3 +229,8 @@ def test_any_task_toml_is_a_config_or_a_refusal(tmp_path: Path, lines: list[str]
         shown: Any = config.unsupported()
         assert isinstance(shown, list)
         assert all("\n" not in warning for warning in warnings)
+
+
+@pytest.mark.parametrize(("text", "size"), [("4 GiB", 4 * 2**30), ("4GB", 4 * 10**9), ("512 MiB", 512 * 2**20), ("1KiB", 1024)])
+def test_sizes_may_say_byte(text: str, size: int) -> None:
+    assert parse_bytes(text) == (size, None)

@@ -115,11 +115,10 @@ def test_a_path_without_tasks_is_not_found(make, said: str, tmp_path: Path) -> N
         load_dataset(tmp_path / "set")
 
 
-def test_a_dataset_of_rows_says_that_they_are_not_read(tmp_path: Path) -> None:
+def test_rows_without_a_dataset_file_say_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "test.jsonl").write_text("{}\n")
-    (tmp_path / "dataset.toml").write_text('[dataset]\ntype = "simple"\n')
-    with pytest.raises(TaskNotFoundError, match=r"dataset\.toml"):
+    with pytest.raises(TaskNotFoundError, match=r"rows need a dataset\.toml"):
         load_dataset(tmp_path)
 
 

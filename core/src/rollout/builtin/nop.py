@@ -9,6 +9,7 @@ from rollout.core.types import AgentTurn
 class NopAgent:
     """Does nothing: a task that rewards it is broken."""
 
+    needs_environment = False
     api_version = API_VERSION
     options_type = NoOptions
 

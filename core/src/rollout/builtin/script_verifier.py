@@ -45,7 +45,7 @@ class ScriptVerifier:
     async def verify(self, trial: TrialView) -> VerifyResult:
         """Raises RewardMissingError and RewardInvalidError, both naming the exit code of the script."""
         name = self._options.script
-        script = trial.task_directory / "tests" / name
+        script = trial.tests_directory / name
         if not script.is_file():
             raise VerifierError(f"{script} is missing")
         argv = (*interpreter(script.read_bytes()), f"{TESTS}/{name}")

@@ -37,7 +37,7 @@ def print_interrupted(directory: Path) -> None:
 
 def print_plan(plan: Plan, *, as_json: bool) -> None:
     """What a dry run found."""
-    kept = Counter((trial.agent_name, trial.dataset_name) for trial in plan.finished.values())
+    kept = Counter((trial.agent_name, trial.dataset_name) for trial in plan.finished)
     groups = [
         {
             "agent": agent.spec.name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -30,6 +31,32 @@ class Blocking:
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+async def in_own_thread(function: Callable[[], T]) -> T:
+    """Run `function` in a thread of its own, for code of others that may never end: the process does not wait for it.
+
+    Cancelling the await does not stop the thread.
+    """
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[Any] = loop.create_future()
+
+    def settle(value: Any, error: BaseException | None) -> None:
+        if not result.done():
+            result.set_exception(error) if error is not None else result.set_result(value)
+
+    def work() -> None:
+        value, error = None, None
+        try:
+            value = function()
+        except BaseException as raised:  # noqa: BLE001 - it goes to whoever awaits
+            error = raised
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, value, error)
+
+    threading.Thread(target=work, name=getattr(function, "__name__", "foreign"), daemon=True).start()
+    returned: T = await result
+    return returned
 
 
 async def run_shielded(work: Coroutine[Any, Any, T]) -> T:

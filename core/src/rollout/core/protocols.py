@@ -317,6 +317,8 @@ class TrialView(Struct, frozen=True, kw_only=True):
     sink: OutputSink
     reward_files: tuple[str, ...]
     """Paths in the environment where a reward may be, in order of precedence."""
+    tests_directory: Path
+    """The folder on the host whose copy is /tests while a verifier runs; it need not exist."""
     collect_logs: Callable[[], Awaitable[TransferReport]]
     """Copy the environment's `/logs` to `logs/` of the trial's folder now; teardown does not repeat it."""
     run_python: Callable[[PythonCall], Awaitable[Any]] = no_python

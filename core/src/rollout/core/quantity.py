@@ -27,6 +27,7 @@ _SUFFIXES = {
     "Ei": Decimal(2**60),
 }
 _QUANTITY = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?:([eE][+-]?[0-9]{1,3})|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII)
+_WITH_BYTE = re.compile(r"\s*(Ki|[MGTPE]i?)B$")
 _MEBIBYTE = 2**20
 _MAX_BYTES = 2**63 - 1
 
@@ -64,11 +65,13 @@ def parse_bytes(value: Quantity) -> tuple[int, str | None]:
     """Bytes of memory or storage, rounded up, and a warning when the value had to be read in another unit.
 
     A bare number below 1Mi cannot be the bytes of a container and is read as MiB (the format's own example is
-    `memory = "2048"`); the warning says so.
+    `memory = "2048"`); the warning says so. `4 GiB` and `4GB` are 4Gi and 4G.
 
     Raises:
         ValueError: not a quantity, not above 0, or beyond 2^63 - 1 bytes.
     """
+    if isinstance(value, str):
+        value = _WITH_BYTE.sub(r"\1", value.strip())
     quantity = parse_quantity(value)
     warning = None
     if re.fullmatch(r"[0-9.]+", str(value).strip()) and 0 < quantity < _MEBIBYTE:

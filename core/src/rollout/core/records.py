@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -63,6 +64,8 @@ class VerifierSpec(Struct, frozen=True, kw_only=True):
     disable: bool = False
     agent_env: bool = False
     """The verifier also sees the agent's variables."""
+    tests: str | None = None
+    """The folder on the host that becomes /tests; `tests` of the task when None."""
 
 
 class Timeouts(Struct, frozen=True, kw_only=True):
@@ -99,6 +102,11 @@ class TrialSpec(Struct, frozen=True, kw_only=True):
     isolation: Isolation = "default"
     fingerprint: dict[str, str] = {}
     """Short hashes of agent, task, environment and verifier: a finished trial is kept while they are equal."""
+
+    @property
+    def tests_directory(self) -> Path:
+        """The folder on the host whose copy is /tests while a verifier runs; it need not exist."""
+        return Path(self.verifier.tests) if self.verifier.tests else Path(self.task.path) / "tests"
 
 
 class ErrorInfo(Struct, frozen=True, kw_only=True):

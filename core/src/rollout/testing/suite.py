@@ -120,6 +120,7 @@ def trial_view(
         trial_dir=trial_dir,
         log_dir=trial_dir / "verifier",
         sink=sink,
+        tests_directory=task_directory / "tests",
         reward_files=("/logs/verifier/reward.txt", "/logs/verifier/reward.json"),
         collect_logs=collect_logs,
     )

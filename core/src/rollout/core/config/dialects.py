@@ -17,7 +17,7 @@ from rollout.core.config.job import (
     VerifierConfig,
 )
 from rollout.core.config.place import PlacePath
-from rollout.core.config.task import TaskConfig
+from rollout.core.config.task import TaskConfig, TaskEnvironmentConfig, TaskVerifierConfig
 
 
 class Alias(NamedTuple):
@@ -50,6 +50,8 @@ ALIASES: dict[type, dict[str, Alias]] = {
         "registry_url": Alias(("registry", "url")),
     },
     TaskConfig: {"schema_version": Alias(("version",))},
+    TaskVerifierConfig: {"timeout": Alias(("timeout_sec",))},
+    TaskEnvironmentConfig: {"cpu": Alias(("cpus",))},
 }
 """Harbor's names of the same things."""
 

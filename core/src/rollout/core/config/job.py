@@ -22,7 +22,7 @@ class EnvironmentConfig(Struct, frozen=True, kw_only=True):
     """`environment:` where trials run."""
 
     type: Name = "docker"
-    """Backend: `local` is built in; `docker`, `apptainer`, `ssh` are plugins. `rollout plugins environments` lists them."""
+    """Backend: `local` and `none` are built in; `docker`, `apptainer`, `ssh` are plugins (`rollout plugins environments`)."""
     force_build: bool = False
     """Build or pull images anew instead of using cached ones."""
     delete: bool = True
@@ -223,6 +223,8 @@ class DatasetConfig(Struct, frozen=True, kw_only=True):
     path: Location | None = None
     """Folder of tasks, one task, or nested groups; relative to the job file."""
     registry: RegistryConfig | None = None
+    split: Name | None = None
+    """Of rows: read `data/<split>.jsonl`; dataset.toml says which when unset."""
     name: Name | None = None
     """The dataset's name in the registry. With `path`: how results call it (the folder's name when unset)."""
     version: str | None = None
@@ -294,7 +296,8 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     verifier: VerifierConfig = VerifierConfig()
     metrics: list[MetricConfig] = field(default_factory=lambda: [MetricConfig(type="mean")])
     """Printed while the job runs, per agent, dataset and reward key, each with its denominator."""
-    agents: Annotated[list[AgentConfig], Meta(min_length=1)]
+    agents: Annotated[list[AgentConfig], Meta(min_length=1)] = []
+    """What is evaluated. A job without agents runs the `default_agent` of its data sets."""
     datasets: Annotated[list[DatasetConfig], Meta(min_length=1)]
     retry: RetryConfig = RetryConfig()
     executor: ExecutorConfig = ExecutorConfig()

@@ -10,12 +10,14 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from rollout.core.config.dataset import DatasetFile, DatasetTable
+from rollout.core.config.dialects import ALIASES
 from rollout.core.config.document import open_document
 from rollout.core.config.job import JobConfig
 from rollout.core.config.place import PlacePath, dotted
 from rollout.core.config.shape import Fault, Shape
 from rollout.core.config.sources import Tree
-from rollout.core.config.task import TaskConfig
+from rollout.core.config.task import VERIFIER_KINDS, TaskConfig
 from rollout.core.errors import ConfigError
 
 _MAX_MESSAGE = 460
@@ -62,8 +64,11 @@ def load_job(path: Path, *, sets: Sequence[str] = (), environ: Mapping[str, str]
     return JobFile(config, path, path.absolute().parent, origins, warnings)
 
 
-def load_task_config(path: Path) -> tuple[TaskConfig, tuple[str, ...]]:
+def load_task_config(path: Path, dataset: DatasetFile | None = None) -> tuple[TaskConfig, tuple[str, ...]]:
     """Read a task.toml, and what is doubtful about it. Unknown keys are doubtful, not wrong: tasks are written by others.
+
+    What it leaves unsaid of `[agent]`, `[verifier]` and `[environment]` is taken from its data set, key by key. A verifier
+    that it declares itself replaces the data set's.
 
     Raises:
         ConfigError: it cannot be read, or a value is of the wrong type; one line.
@@ -76,7 +81,44 @@ def load_task_config(path: Path) -> tuple[TaskConfig, tuple[str, ...]]:
         warnings.append('`version` is missing; write version = "1.0"')
     elif not re.fullmatch(r"1(\.[0-9]+)*", config.version):
         warnings.append(f"version: {config.version[:40]!r} is not 1.x, which is what is read")
-    return config, tuple(warnings)
+    return _over_dataset(config, tree.value, dataset), tuple(warnings)
+
+
+def load_dataset_file(path: Path) -> tuple[DatasetFile, tuple[str, ...]]:
+    """Read a dataset.toml, and what is doubtful about it.
+
+    Raises:
+        ConfigError: it cannot be read, or a value is of the wrong type; one line.
+    """
+    tree = Tree(open_document(path))
+    shape = Shape(tree, lenient=True)
+    config = _convert(shape, tree, DatasetFile)
+    warnings = tuple(f"{dotted(fault.path)}: {fault.problem}" for fault in shape.warnings)
+    under = tree.value.get("dataset", {}).keys() & set(DatasetTable.__struct_fields__)
+    return msgspec.structs.replace(config, **{key: getattr(config.dataset, key) for key in under}), warnings
+
+
+def _over_dataset(config: TaskConfig, given: Mapping[str, Any], dataset: DatasetFile | None) -> TaskConfig:
+    if dataset is None:
+        return config
+    agent = _over(dataset.agent, config.agent, given.get("agent"))
+    environment = _over(dataset.environment, config.environment, given.get("environment"))
+    defaults = dataset.verifier
+    if config.verifier.declared:
+        defaults = msgspec.structs.replace(defaults, **dict.fromkeys(VERIFIER_KINDS), function="evaluate")
+    verifier = _over(defaults, config.verifier, given.get("verifier"))
+    return msgspec.structs.replace(config, agent=agent, environment=environment, verifier=verifier)
+
+
+def _over(defaults: _Config, config: _Config, given: Mapping[str, Any] | None) -> _Config:
+    """`config` where it was given, `defaults` elsewhere."""
+    struct = type(config)
+    aliases = {name: str(alias.path[0]) for name, alias in ALIASES.get(struct, {}).items()}
+    keys = {aliases.get(key, key) for key in given or ()} & set(struct.__struct_fields__)
+    said = {key: getattr(config, key) for key in keys}
+    if "env" in said:
+        said["env"] = {**msgspec.structs.asdict(defaults)["env"], **said["env"]}
+    return msgspec.structs.replace(defaults, **said)
 
 
 def _convert(shape: Shape, tree: Tree, struct: type[_Config]) -> _Config:

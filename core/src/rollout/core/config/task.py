@@ -13,8 +13,20 @@ Timeout = Annotated[float, Meta(gt=0)]
 
 
 class TaskVerifierConfig(Struct, frozen=True, kw_only=True):
+    script: str | None = None
+    """Shell script that verifies, relative to the task; the folder it is in becomes /tests."""
+    module: str | None = None
+    """Python file that verifies, in the task or its data set: `tests.evaluate` or `tests/evaluate.py`."""
+    function: str = "evaluate"
+    """The function in `module`."""
+    name: str | None = None
+    """A reward function by its name, see `rollout plugins rewards`."""
+    import_path: str | None = None
+    """A Python function, class or object as `package.module:name`."""
+    reward_file: str | None = None
+    """A file in the environment where the script leaves its reward; looked for first."""
     timeout_sec: Timeout = 600.0
-    """Seconds for tests/test.sh."""
+    """Seconds for the verifier. `timeout` is the same."""
     env: dict[str, str] = {}
     """Variables for the verifier; `${VAR}` is taken from the host."""
     user: str | int | None = None
@@ -24,6 +36,15 @@ class TaskVerifierConfig(Struct, frozen=True, kw_only=True):
     collect: list[Any] = []
     network_mode: str | None = None
     allowed_hosts: list[str] = []
+
+    @property
+    def declared(self) -> bool:
+        """Whether it says what verifies, and not only how."""
+        return any(getattr(self, kind) is not None for kind in VERIFIER_KINDS)
+
+
+VERIFIER_KINDS = ("script", "module", "name", "import_path")
+"""The keys of `[verifier]` that say what verifies; of several the first counts."""
 
 
 class TaskAgentConfig(Struct, frozen=True, kw_only=True):
@@ -62,6 +83,8 @@ class TaskEnvironmentConfig(Struct, frozen=True, kw_only=True):
     """Variables of every process; `${VAR}` is taken from the host."""
     workdir: str | None = None
     """Working directory, instead of the image's."""
+    setup_commands: list[str] = []
+    """Shell commands that prepare the environment before the agent is installed. `[rllm]` may have them instead."""
     os: str = "linux"
     gpu_types: list[str] = []
     tpu: dict[str, Any] | None = None

@@ -14,42 +14,15 @@ import msgspec
 from rollout.core.config.job import JobConfig
 from rollout.core.errors import RolloutError, boundary
 from rollout.core.hooks import HookBus
-from rollout.core.job.store import FinishedTrial, JobStore
+from rollout.core.job.kept import KeptTrials
+from rollout.core.job.planned import PlannedAgent, PlannedDataset, PlannedTask
+from rollout.core.job.store import JobStore
 from rollout.core.plugins import Plugin
 from rollout.core.protocols import BackendContext, EnvironmentBackend, Executor
-from rollout.core.records import AgentSpec, TaskSpec, Timeouts, TrialSpec, VerifierSpec
+from rollout.core.records import NO_ENVIRONMENT, AgentSpec, TrialSpec
 from rollout.core.trial.deadlines import deadline, effective_timeout
-from rollout.core.types import EnvironmentSpec
 
 _CLOSE_SEC = 120.0
-
-
-@dataclass(frozen=True)
-class PlannedAgent:
-    spec: AgentSpec
-    folder: str
-    override_timeout_sec: float
-    max_timeout_sec: float
-    fingerprint: str
-
-
-@dataclass(frozen=True)
-class PlannedTask:
-    spec: TaskSpec
-    environment: EnvironmentSpec
-    verifier: VerifierSpec
-    agent_user: str | None
-    timeouts: Timeouts
-    agent_timeout_sec: float
-    folder: str
-    fingerprint: dict[str, str]
-
-
-@dataclass(frozen=True)
-class PlannedDataset:
-    name: str
-    folder: str
-    tasks: list[PlannedTask]
 
 
 @dataclass
@@ -71,8 +44,10 @@ class Plan:
     environ: Mapping[str, str]
     plugins: dict[str, str]
     warnings: list[str]
-    finished: dict[str, FinishedTrial] = field(default_factory=dict)
+    finished: KeptTrials
     """Trials of an earlier run that are kept."""
+    kept_of: Counter[str] = field(default_factory=Counter)
+    """How many of them each data set has, by its folder."""
     rerun: Counter[str] = field(default_factory=Counter)
     """Why trials of an earlier run are run again, and how many."""
     store: JobStore | None = None
@@ -98,6 +73,10 @@ class Plan:
         """How many trials are still to run on each environment digest."""
         pending: Counter[str] = Counter()
         for dataset in self.datasets:
+            if dataset.shared is not None:
+                trials = len(dataset.tasks) * len(self.agents) * self.config.n_attempts
+                pending[dataset.shared.environment.digest] += trials - self.kept_of[dataset.folder]
+                continue
             for task in dataset.tasks:
                 for agent in self.agents:
                     for attempt in range(1, self.config.n_attempts + 1):
@@ -132,6 +111,10 @@ class Plan:
             self._specs_with_user[key] = msgspec.structs.replace(agent.spec, user=task.agent_user)
         return self._specs_with_user[key]
 
+    def _environment_type(self, task: PlannedTask, agent: PlannedAgent) -> str:
+        """Where a trial runs: nowhere, if neither the agent nor the verifier wants to see a sandbox."""
+        return self.config.environment.type if task.needs_environment or agent.needs_environment else NO_ENVIRONMENT
+
     def _attempts(self, dataset: PlannedDataset, task: PlannedTask, agent: PlannedAgent) -> Iterator[TrialSpec]:
         config = self.config
         agent_sec = effective_timeout(
@@ -156,7 +139,7 @@ class Plan:
                 agent=self._agent_spec(agent, task),
                 task=task.spec,
                 environment=msgspec.structs.replace(task.environment, labels=labels),
-                environment_type=config.environment.type,
+                environment_type=self._environment_type(task, agent),
                 environment_options=config.environment.options,
                 base_dir=str(self.base_dir),
                 verifier=task.verifier,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,16 @@ import msgspec
 
 from rollout.core.aio import run_shielded
 from rollout.core.config.interpolate import looks_secret, unset_names
-from rollout.core.config.job import AgentConfig, DatasetConfig, JobConfig
+from rollout.core.config.job import AgentConfig, DatasetConfig, EnvironmentConfig, JobConfig
 from rollout.core.config.load import JobFile
 from rollout.core.errors import ConfigError, PluginError, RolloutError, TaskError, UsageError, boundary
 from rollout.core.hooks import HookBus
-from rollout.core.job.plan import Plan, PlannedAgent, PlannedDataset, PlannedTask, trial_id_of
-from rollout.core.job.store import CONFIG, FinishedTrial, JobStore, read_json, read_trials
+from rollout.core.job.kept import KeptTrials
+from rollout.core.job.plan import Plan, trial_id_of
+from rollout.core.job.planned import PlannedAgent, PlannedDataset, PlannedTask
+from rollout.core.job.planned_rows import row_folder_key
+from rollout.core.job.store import CONFIG, JobStore, read_json
+from rollout.core.job.task_planner import TaskPlanner, fingerprint_of
 from rollout.core.plugins import Plugin, decode_options, find, versions
 from rollout.core.protocols import (
     DOCKER_IMAGE,
@@ -31,17 +34,12 @@ from rollout.core.protocols import (
     EnvironmentBackend,
     RegistryContext,
 )
-from rollout.core.quantity import parse_bytes, parse_cpus
-from rollout.core.records import AgentSpec, TaskSpec, Timeouts, VerifierSpec
+from rollout.core.records import NO_ENVIRONMENT, AgentSpec
 from rollout.core.tasks.cache import cache_dir
-from rollout.core.tasks.directory import load_dataset
-from rollout.core.tasks.task import LoadedTask, load_task
-from rollout.core.trial.deadlines import effective_timeout
+from rollout.core.tasks.dataset_folder import DATASET
+from rollout.core.tasks.directory import LoadedDataset, load_dataset
+from rollout.core.tasks.task import load_task
 from rollout.core.trial.paths import FolderNames, environment_name, short_hash
-from rollout.core.types import EnvironmentSpec, Network, Resources
-
-_DEFAULT_VERIFIER = "script"
-_DEFAULT_RESOURCES = Resources(cpus=1, memory_bytes=2 * 10**9, storage_bytes=10 * 10**9)
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,8 @@ class _Planner:
         self._plugins: list[Plugin] = []
         self._name = self._config.name or (job.path.stem if job.path else "job")
         self._where = str(job.path.name) if job.path else "job"
-        self._verifiers: dict[bytes, VerifierSpec] = {}
+        said = job.origins.get("environment.type", "default") != "default"
+        self._type_given = said or job.config.environment.type != EnvironmentConfig().type
         # One for the whole job: a branch that moves while it is planned is one commit in it.
         self._registries = RegistryContext(
             base_dir=job.base_dir, cache_dir=cache_dir(environ), offline=options.offline, revisions={}
@@ -103,24 +102,31 @@ class _Planner:
         earlier = read_json(directory, CONFIG)
         job_id = str(earlier.get("job_id") or environment_name(self._name, unique=secrets.token_hex(4), limit=48))
 
-        where, executor, verifier = config.environment, config.executor, config.verifier
-        backend_plugin, backend_options = self._plugin("environments", where.type, where.options, "environment")
+        executor, verifier = config.executor, config.verifier
+        if self._type_given:
+            self._plugin("environments", config.environment.type, config.environment.options, "environment")
         executor_plugin, executor_options = self._plugin("executors", executor.type, executor.options, "executor")
-        self._verifier = verifier.chosen() or (_DEFAULT_VERIFIER, {})
-        verifier_plugin, verifier_options = self._plugin("verifiers", *self._verifier, "verifier")
-        with boundary(ConfigError, f"{self._where}: verifier ({verifier_plugin.info.name})"):
-            verifier_plugin.cls(verifier_options)  # finds what it is made of
+        if (chosen := verifier.chosen()) is not None:
+            self._verifier_plugin(*chosen)
         metrics = [
             (metric.type, *self._plugin("metrics", metric.type, metric.options, f"metrics[{index}]"))
             for index, metric in enumerate(config.metrics)
         ]
         for plugin, metric_options in ((plugin, decoded) for _, plugin, decoded in metrics):
             plugin.cls(metric_options)
-        agents = self._agents()
+        self._agents()  # a mistake in them is found before the data sets are read
         hooks = HookBus.load(self._environ)
         self._warnings += hooks.problems
 
         loaded = await self._load_datasets()
+        self._take_defaults(loaded)
+        config = self._config
+        agents = self._agents()
+        planned, faults = self._plan_datasets(loaded)
+        if not self._needs_environment(planned, agents):
+            config = self._in_environment(NO_ENVIRONMENT, {})
+        where = config.environment
+        backend_plugin, backend_options = self._plugin("environments", where.type, where.options, "environment")
         context = self._backend_context(job_id, directory, loaded)
         backend: EnvironmentBackend = backend_plugin.cls(backend_options, context)
         plan = Plan(
@@ -131,6 +137,7 @@ class _Planner:
             directory=directory,
             agents=agents,
             datasets=[],
+            finished=KeptTrials(directory),
             backend=backend,
             backend_context=context,
             executor=executor_plugin.cls(executor_options, config.n_concurrent_trials),
@@ -141,7 +148,7 @@ class _Planner:
             warnings=self._warnings,
         )
         try:
-            plan.datasets = self._plan_datasets(loaded, agents, backend)
+            plan.datasets = self._runnable(planned, agents, backend, faults)
             self._check_variables(plan.datasets)
             if not plan.total:
                 raise UsageError(f"{self._where}: no task is left to run; look at task_names, exclude_task_names and --task")
@@ -172,13 +179,19 @@ class _Planner:
         self._plugins.append(plugin)
         return plugin, decode_options(plugin, options, f"{self._where}: {where}")
 
+    def _verifier_plugin(self, name: str, options: Mapping[str, Any]) -> Plugin:
+        plugin, decoded = self._plugin("verifiers", name, options, "verifier")
+        with boundary(ConfigError, f"{self._where}: verifier ({plugin.info.name})"):
+            plugin.cls(decoded)  # finds what it is made of
+        return plugin
+
     def _agents(self) -> list[PlannedAgent]:
         names = FolderNames()
         return [self._agent(index, agent, names) for index, agent in enumerate(self._config.agents)]
 
     def _agent(self, index: int, agent: AgentConfig, names: FolderNames) -> PlannedAgent:
         try:
-            self._plugin("agents", agent.plugin, agent.plugin_options, f"agents[{index}]")
+            plugin, _ = self._plugin("agents", agent.plugin, agent.plugin_options, f"agents[{index}]")
         except PluginError as error:
             if not agent.type and not agent.inline and "no agent" in str(error):
                 raise PluginError(f"{error}; or give `execute:` to define it here") from error
@@ -192,36 +205,41 @@ class _Planner:
             folder=names(agent.name),
             override_timeout_sec=agent.override_timeout_sec,
             max_timeout_sec=agent.max_timeout_sec,
-            fingerprint=_fingerprint(spec),
+            fingerprint=fingerprint_of(spec),
+            needs_environment=getattr(plugin.cls, "needs_environment", True),
         )
 
-    async def _load_datasets(self) -> list[tuple[str, list[LoadedTask]]]:
-        """Every dataset's name and tasks. All tasks that cannot be read are reported in one error."""
-        loaded: list[tuple[str, list[LoadedTask]]] = []
+    async def _load_datasets(self) -> list[LoadedDataset]:
+        """Every dataset, under a name of its own. All tasks that cannot be read are reported in one error."""
+        loaded: list[LoadedDataset] = []
         faults: list[str] = []
         for index, dataset in enumerate(self._config.datasets):
-            name, tasks, invalid = await self._load_dataset(index, dataset)
-            faults += invalid
-            if any(name == other for other, _ in loaded):
-                name = f"{name}-{short_hash(f'{dataset.path}{dataset.registry}{dataset.version}')}"
-                self._warnings.append(f"two datasets have one name: datasets[{index}] is called {name}")
-            loaded.append((name, tasks))
+            found = await self._load_dataset(index, dataset)
+            faults += [str(error) for _, error in found.invalid]
+            if any(found.name == other.name for other in loaded):
+                what = f"{dataset.path}{dataset.registry}{dataset.version}{dataset.split or ''}"
+                found.name = f"{found.name}-{short_hash(what)}"
+                self._warnings.append(f"two datasets have one name: datasets[{index}] is called {found.name}")
+            loaded.append(found)
         if faults and not self._options.skip_invalid:
             raise _task_faults(faults, "cannot be used")
         self._warnings += [f"left out: {fault}" for fault in faults]
-        for _, tasks in loaded:
-            self._warnings += [f"{task.path}: {warning}" for task in tasks for warning in task.warnings]
+        for found in loaded:
+            self._warnings += [f"{found.folder.path / DATASET}: {warning}" for warning in found.warnings] if found.folder else []
+            self._warnings += [f"{task.path}: {warning}" for task in found.tasks for warning in task.warnings]
         return loaded
 
-    async def _load_dataset(self, index: int, dataset: DatasetConfig) -> tuple[str, list[LoadedTask], list[str]]:
+    async def _load_dataset(self, index: int, dataset: DatasetConfig) -> LoadedDataset:
         wanted = self._selector(dataset)
         if dataset.path is not None:
             path = self._base_dir / Path(dataset.path).expanduser()
-            found = load_dataset(path)
-            name = dataset.name or path.resolve().name
-            tasks = [task for task in found.tasks if wanted(task.name)]
-            invalid = [str(error) for fault, error in found.invalid if wanted(_relative(fault, path))]
-            return name, tasks[: dataset.n_tasks], invalid
+            found = load_dataset(
+                path, split=dataset.split, select=wanted, limit=dataset.n_tasks, row_key=row_folder_key, name=dataset.name
+            )
+            if found.rows is None:
+                found.tasks = [task for task in found.tasks if wanted(task.name)][: dataset.n_tasks]
+                found.invalid = [(fault, error) for fault, error in found.invalid if wanted(_relative(fault, path))]
+            return found
         registry = dataset.registry
         assert registry is not None
         assert dataset.name is not None
@@ -235,13 +253,15 @@ class _Planner:
             return True
 
         folders = await plugin.cls(options, self._registries).fetch(dataset.name, dataset.version, select=select)
-        tasks, invalid = [], []
+        found = LoadedDataset(self._base_dir, name=dataset.name)
         for folder in folders:
             try:
-                tasks.append(load_task(folder.path, name=folder.name, git_url=folder.git_url, git_commit_id=folder.git_commit_id))
+                found.tasks.append(
+                    load_task(folder.path, name=folder.name, git_url=folder.git_url, git_commit_id=folder.git_commit_id)
+                )
             except TaskError as error:
-                invalid.append(str(error))
-        return dataset.name, tasks, invalid
+                found.invalid.append((folder.path, error))
+        return found
 
     def _selector(self, dataset: DatasetConfig) -> Callable[[str], bool]:
         def matches(name: str, globs: Sequence[str]) -> bool:
@@ -256,11 +276,10 @@ class _Planner:
 
         return wanted
 
-    def _backend_context(
-        self, job_id: str, directory: Path, loaded: Sequence[tuple[str, Sequence[LoadedTask]]]
-    ) -> BackendContext:
+    def _backend_context(self, job_id: str, directory: Path, loaded: Sequence[LoadedDataset]) -> BackendContext:
         cache = cache_dir(self._environ)
-        task_parents = {task.path.parent for _, tasks in loaded for task in tasks}
+        task_parents = {task.path.parent for found in loaded for task in found.tasks}
+        task_parents |= {found.folder.path for found in loaded if found.folder}
         private = {directory.parent, cache, self._base_dir, *task_parents} - {Path("/")}
         return BackendContext(
             job_id=job_id,
@@ -278,110 +297,87 @@ class _Planner:
         if message not in self._warnings:
             self._warnings.append(message)
 
-    def _plan_datasets(
-        self, loaded: Sequence[tuple[str, Sequence[LoadedTask]]], agents: Sequence[PlannedAgent], backend: EnvironmentBackend
-    ) -> list[PlannedDataset]:
+    def _take_defaults(self, loaded: Sequence[LoadedDataset]) -> None:
+        """What the job leaves unsaid and its data sets say: the agent, and where trials run."""
+        files = [found.folder.config for found in loaded if found.folder]
+        if not self._config.agents:
+            agents = dict.fromkeys(file.default_agent for file in files if file.default_agent)
+            if not agents:
+                raise ConfigError(f"{self._where}: `agents` is missing, and no dataset.toml names a default_agent")
+            self._config = msgspec.structs.replace(self._config, agents=[AgentConfig(name=str(name)) for name in agents])
+        if not self._type_given:
+            types = list(dict.fromkeys(file.default_sandbox for file in files if file.default_sandbox))
+            if len(types) > 1:
+                raise ConfigError(f"{self._where}: the data sets want {' and '.join(types)}; say which in `environment.type`")
+            if types:
+                self._in_environment(types[0], self._config.environment.options)
+
+    def _in_environment(self, kind: str, options: dict[str, Any]) -> JobConfig:
+        environment = msgspec.structs.replace(self._config.environment, type=kind, options=options)
+        self._config = msgspec.structs.replace(self._config, environment=environment)
+        return self._config
+
+    def _needs_environment(self, planned: Sequence[PlannedDataset], agents: Sequence[PlannedAgent]) -> bool:
+        return any(agent.needs_environment for agent in agents) or any(
+            task.needs_environment for dataset in planned for task in dataset.kinds
+        )
+
+    def _plan_datasets(self, loaded: Sequence[LoadedDataset]) -> tuple[list[PlannedDataset], list[str]]:
+        """Every data set, and what is wrong with tasks that are left out of them."""
+        planner = TaskPlanner(self._config, self._verifier_plugin)
         faults: list[str] = []
         datasets: list[PlannedDataset] = []
         names = FolderNames()
-        for name, tasks in loaded:
+        for found in loaded:
+            tasks: list[PlannedTask] = []
             task_names = FolderNames()
-            planned = []
-            for task in tasks:
+            if found.rows is not None:
+                if len(found.rows):
+                    rows = planner.rows(found.name, found.rows)
+                    datasets.append(PlannedDataset(found.name, names(found.name), rows, rows.shared))
+                continue
+            for task in found.tasks:
                 try:
-                    plan = self._plan_task(name, task, task_names)
-                    self._check_task(plan, agents, backend)
-                    planned.append(plan)
+                    tasks.append(planner.task(found.name, task, task_names(task.name)))
                 except TaskError as error:
                     faults.append(f"{task.name}: {error}")
-            datasets.append(PlannedDataset(name, names(name), planned))
+            datasets.append(PlannedDataset(found.name, names(found.name), tasks))
+        return datasets, faults
+
+    def _runnable(
+        self,
+        planned: Sequence[PlannedDataset],
+        agents: Sequence[PlannedAgent],
+        backend: EnvironmentBackend,
+        faults: list[str],
+    ) -> list[PlannedDataset]:
+        """The data sets without the tasks that cannot run here, which are an error unless they may be skipped."""
+        datasets = []
+        for dataset in planned:
+            kept = []
+            for task in dataset.kinds:
+                try:
+                    self._check_task(task, agents, backend)
+                    kept.append(task)
+                except TaskError as error:
+                    faults.append(f"{task.spec.name}: {error}")
+            if dataset.shared is None:
+                datasets.append(replace(dataset, tasks=kept))
+            elif kept:
+                datasets.append(dataset)
         if faults and not self._options.skip_invalid:
             raise _task_faults(faults, "cannot run here")
         self._warnings += [f"left out: {fault}" for fault in faults]
         return datasets
 
-    def _plan_task(self, dataset: str, task: LoadedTask, names: FolderNames) -> PlannedTask:
-        config, job = task.config, self._config
-        spec = TaskSpec(
-            name=task.name,
-            dataset=dataset,
-            path=str(task.path),
-            digest=task.digest,
-            git_commit_id=task.git_commit_id,
-            source=config.source,
-            metadata=config.metadata,
-            env=config.solution.env,
-            rllm=config.rllm is not None,
-        )
-        environment = EnvironmentSpec(
-            task_name=task.name,
-            directory=str(task.environment_dir) if task.environment_dir else None,
-            digest=task.environment_digest,
-            docker_image=config.environment.docker_image,
-            resources=self._resources(task),
-            network=_network(task),
-            workdir=config.environment.workdir,
-            env={**config.environment.env, **job.environment.env},
-            build_timeout_sec=config.environment.build_timeout_sec * job.timeout_multiplier,
-        )
-        verifier = VerifierSpec(
-            plugin=self._verifier[0],
-            options=self._verifier[1],
-            env={**config.verifier.env, **job.verifier.env},
-            user=_user(config.verifier.user),
-            disable=job.verifier.disable,
-            agent_env=job.verifier.agent_env,
-        )
-        multiplier = job.timeout_multiplier
-        timeouts = Timeouts(
-            build_sec=config.environment.build_timeout_sec * multiplier,
-            install_sec=config.agent.install_timeout_sec * multiplier,
-            verifier_sec=effective_timeout(
-                config.verifier.timeout_sec,
-                override_sec=job.verifier.override_timeout_sec,
-                max_sec=job.verifier.max_timeout_sec,
-                multiplier=multiplier,
-            ),
-        )
-        return PlannedTask(
-            spec=spec,
-            environment=environment,
-            verifier=self._shared(verifier),
-            agent_user=_user(config.agent.user),
-            timeouts=timeouts,
-            agent_timeout_sec=config.agent.timeout_sec,
-            folder=names(task.name),
-            fingerprint={
-                "task": task.digest[:16],
-                "environment": _fingerprint(
-                    (job.environment.type, job.environment.options, environment.resources, environment.env)
-                ),
-                "verifier": _fingerprint((verifier, job.isolation)),
-            },
-        )
-
-    def _shared(self, verifier: VerifierSpec) -> VerifierSpec:
-        """One object for equal verifier specs: trials look plugins up by the object."""
-        return self._verifiers.setdefault(msgspec.json.encode(verifier), verifier)
-
-    def _resources(self, task: LoadedTask) -> Resources:
-        job, asked = self._config.environment, task.config.environment
-        default = _DEFAULT_RESOURCES if job.default_limits == "spec" else Resources()
-        memory = f"{asked.memory_mb}Mi" if asked.memory_mb else asked.memory
-        storage = f"{asked.storage_mb}Mi" if asked.storage_mb else asked.storage
-        cpus = job.override_cpus if job.override_cpus is not None else asked.cpus
-        memory = job.override_memory if job.override_memory is not None else memory
-        storage = job.override_storage if job.override_storage is not None else storage
-        return Resources(
-            cpus=default.cpus if cpus is None else parse_cpus(cpus),
-            memory_bytes=default.memory_bytes if memory is None else parse_bytes(memory)[0],
-            storage_bytes=default.storage_bytes if storage is None else parse_bytes(storage)[0],
-            gpus=asked.gpus or None,
-        )
-
     def _check_task(self, task: PlannedTask, agents: Sequence[PlannedAgent], backend: EnvironmentBackend) -> None:
         """Refuse what this backend cannot do, before anything starts."""
         kind = self._config.environment.type
+        if not task.needs_environment and not any(agent.needs_environment for agent in agents):
+            return
+        if kind == NO_ENVIRONMENT:
+            who = next((f"the agent {agent.spec.name}" for agent in agents if agent.needs_environment), "its verifier")
+            raise TaskError(f"{who} needs an environment, and `environment.type` is none; try `type: docker`")
         has = backend.capabilities
         environment = task.environment
         named_users = {agent.spec.user or task.agent_user for agent in agents} | {task.verifier.user}
@@ -410,7 +406,7 @@ class _Planner:
         look(self._config.environment.env, "environment.env")
         oracle = any(agent.plugin == "oracle" for agent in self._config.agents)
         for dataset in datasets:
-            for task in dataset.tasks:
+            for task in dataset.kinds:
                 where = f"task {task.spec.name}"
                 look(task.environment.env, where)
                 if not task.verifier.disable:
@@ -424,31 +420,19 @@ class _Planner:
 
 def _keep_finished(plan: Plan) -> None:
     """Sort an earlier run's trials into those that are kept and those that run again, with the reason."""
-    earlier = {trial.trial_id: trial for trial in read_trials(plan.directory, FinishedTrial)}
-    if not earlier:
-        return
-    for dataset in plan.datasets:
-        for task in dataset.tasks:
-            for agent in plan.agents:
-                fingerprint = {"agent": agent.fingerprint, **task.fingerprint}
-                for attempt in range(1, plan.config.n_attempts + 1):
-                    trial = earlier.get(trial_id_of(agent, dataset, task, attempt))
-                    if trial is None:
-                        continue
-                    reason = _why_again(trial, fingerprint)
-                    if reason is None:
-                        plan.finished[trial.trial_id] = trial
-                    else:
-                        plan.rerun[reason] += 1
-
-
-def _why_again(trial: FinishedTrial, fingerprint: Mapping[str, str]) -> str | None:
-    if trial.status in ("errored", "cancelled"):
-        return trial.status
-    for part, value in fingerprint.items():
-        if trial.fingerprint.get(part) != value:
-            return f"{part} changed"
-    return None
+    if plan.finished.any_earlier:
+        for dataset in plan.datasets:
+            for task in dataset.tasks:
+                for agent in plan.agents:
+                    fingerprint = {"agent": agent.fingerprint, **task.fingerprint}
+                    for attempt in range(1, plan.config.n_attempts + 1):
+                        trial_id = trial_id_of(agent, dataset, task, attempt)
+                        reason = plan.finished.decide(trial_id, fingerprint)
+                        if reason is not None:
+                            plan.rerun[reason] += 1
+                        elif trial_id in plan.finished:
+                            plan.kept_of[dataset.folder] += 1
+    plan.finished.decided()
 
 
 def _select_agents(config: JobConfig, wanted: Sequence[str]) -> JobConfig:
@@ -472,23 +456,5 @@ def _task_faults(faults: Sequence[str], what: str) -> TaskError:
     return TaskError(f"{len(faults)} tasks {what} (--skip-invalid leaves them out):\n  " + "\n  ".join(faults))
 
 
-def _network(task: LoadedTask) -> Network:
-    asked = task.config.environment
-    mode = task.config.agent.network_mode or asked.network_mode
-    if mode in (None, "public"):
-        return "none" if asked.allow_internet is False and mode is None else "public"
-    if mode in ("no-network", "none"):
-        return "none"
-    raise TaskError(f"network_mode {mode!r} is not known; write public or no-network")
-
-
-def _user(user: str | int | None) -> str | None:
-    return None if user is None else str(user)
-
-
 def _relative(path: Path, root: Path) -> str:
     return str(path.relative_to(root)) if path.is_relative_to(root) else path.name
-
-
-def _fingerprint(value: Any) -> str:
-    return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()[:16]

@@ -120,7 +120,7 @@ class _Run:
 
     def _make_services(self) -> Services:
         plan = self._plan
-        tasks = [task for dataset in plan.datasets for task in dataset.tasks]
+        tasks = [task for dataset in plan.datasets for task in dataset.kinds]
         blocks = [agent.spec.env for agent in plan.agents]
         blocks += [block for task in tasks for block in (task.environment.env, task.verifier.env, task.spec.env) if block]
         redactor = Redactor(secrets_of(blocks, plan.environ))
@@ -147,7 +147,7 @@ class _Run:
         write_atomic(plan.backend_context.work_dir / SCRATCH_OWNER, f"{plan.directory}\n".encode())
         store.write(CONFIG, _config_record(plan))
         self._write_lock()
-        for trial in plan.finished.values():
+        for trial in plan.finished:
             self._count(trial)
         self._send(
             JobStarted(
@@ -303,13 +303,14 @@ class _Run:
                     {
                         "dataset": dataset.name,
                         "name": task.spec.name,
+                        **({} if dataset.shared is None else {"rows": len(dataset.tasks)}),
                         "digest": task.spec.digest,
                         "environment_digest": task.environment.digest,
                         "git_commit_id": task.spec.git_commit_id,
                         "path": task.spec.path,
                     }
                     for dataset in plan.datasets
-                    for task in dataset.tasks
+                    for task in dataset.kinds
                 ],
             },
         )
@@ -337,7 +338,7 @@ class _Run:
 def _earlier_images(plan: Plan) -> dict[str, str]:
     """The images that trials of an earlier run were made on, as far as the job still has their tasks."""
     images = read_json(plan.directory, LOCK).get("images")
-    wanted = {task.environment.digest for dataset in plan.datasets for task in dataset.tasks}
+    wanted = {task.environment.digest for dataset in plan.datasets for task in dataset.kinds}
     return {digest: image for digest, image in images.items() if digest in wanted} if isinstance(images, dict) else {}
 
 

@@ -10,8 +10,9 @@ from typing import Literal, NamedTuple
 from rollout.core.config.load import load_task_config
 from rollout.core.errors import TaskNotFoundError
 from rollout.core.tasks.directory import load_dataset
-from rollout.core.tasks.task import CONFIG, INSTRUCTION, SOLUTIONS, TEST_SCRIPT, LoadedTask, examine
+from rollout.core.tasks.task import CONFIG, INSTRUCTION, SOLUTIONS, LoadedTask, examine
 from rollout.core.tasks.tree import walk
+from rollout.core.tasks.verifier_declaration import TEST_SCRIPT
 from rollout.core.types import Struct
 
 Severity = Literal["error", "warning"]
@@ -168,7 +169,7 @@ class _Inspection:
 def _faults(folder: Path) -> list[Finding]:
     """The faults of a task that cannot be loaded, each with its place."""
     try:
-        _, _, faults = examine(folder)
+        faults = examine(folder).faults
     except TaskNotFoundError:
         return []
     findings = []

@@ -39,4 +39,4 @@ def _image(path: Path) -> ContentBlock:
 
 def _inside(folder: Path, name: str) -> bool:
     path = (folder / name).resolve()
-    return path.is_file() and path.is_relative_to(folder.resolve())
+    return path.is_file() and path.is_relative_to((folder / FOLDER).resolve())

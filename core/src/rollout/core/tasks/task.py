@@ -12,11 +12,12 @@ from typing import NamedTuple
 from rollout.core.config.load import load_task_config
 from rollout.core.config.task import TaskConfig
 from rollout.core.errors import ConfigError, TaskError, TaskNotFoundError
+from rollout.core.tasks.dataset_folder import DatasetFolder
 from rollout.core.tasks.tree import digest_lines, digest_of, link_fault, walk
+from rollout.core.tasks.verifier_declaration import TEST_SCRIPT, DeclaredVerifier, declared_verifier
 
 INSTRUCTION = "instruction.md"
 CONFIG = "task.toml"
-TEST_SCRIPT = "tests/test.sh"
 SOLUTIONS = ("solution/solve.sh", "solve.sh")
 """Where a solution may be, the first that exists wins."""
 
@@ -32,6 +33,9 @@ class LoadedTask:
     path: Path
     """The folder on the host, absolute, links resolved."""
     config: TaskConfig
+    """Its task.toml over its data set's dataset.toml."""
+    verifier: DeclaredVerifier
+    dataset: DatasetFolder | None = None
     warnings: tuple[str, ...] = ()
     git_url: str | None = None
     git_commit_id: str | None = None
@@ -49,9 +53,9 @@ class LoadedTask:
 
     @property
     def environment_dir(self) -> Path | None:
-        """`environment/`, if there is one."""
-        directory = self.path / "environment"
-        return directory if directory.is_dir() else None
+        """The task's `environment/`, or else its data set's, if there is one."""
+        folders = (self.path, self.dataset.path) if self.dataset else (self.path,)
+        return next((folder / "environment" for folder in folders if (folder / "environment").is_dir()), None)
 
     @property
     def has_solution(self) -> bool:
@@ -72,6 +76,9 @@ class LoadedTask:
         lines = digest_lines(self.path)
         image = (self.config.environment.docker_image or "").encode("utf-8", "surrogateescape")
         environment = [line for line in lines if line.startswith((b"environment/", b"environment\0"))]
+        directory = self.environment_dir
+        if not environment and directory is not None:
+            environment = [b"environment/" + line for line in digest_lines(directory)]
         return digest_of(lines), digest_of([*environment, b"docker_image\0" + image])
 
 
@@ -85,7 +92,14 @@ class Fault(NamedTuple):
     """The message already names the file (and the line)."""
 
 
-def load_task(path: Path, *, name: str | None = None, git_url: str | None = None, git_commit_id: str | None = None) -> LoadedTask:
+def load_task(
+    path: Path,
+    *,
+    name: str | None = None,
+    dataset: DatasetFolder | None = None,
+    git_url: str | None = None,
+    git_commit_id: str | None = None,
+) -> LoadedTask:
     """Read and check one task. `name` is the folder's unless a registry says otherwise.
 
     Raises:
@@ -97,46 +111,70 @@ def load_task(path: Path, *, name: str | None = None, git_url: str | None = None
         raise TaskNotFoundError(f"{path}: {what}; a task is a folder with {CONFIG}, {INSTRUCTION} and {TEST_SCRIPT}")
     root = Path(os.path.realpath(path))
     name = name or root.name
-    config, warnings, faults = examine(root)
+    config, verifier, warnings, faults = examine(root, dataset)
     if fault := name_fault(name):
         faults.insert(0, Fault("", fault))
-    if config is None or faults:
+    if config is None or verifier is None or faults:
         raise TaskError("\n".join(_fault_lines(path, faults)))
-    return LoadedTask(name, root, config, tuple(warnings), git_url, git_commit_id)
+    return LoadedTask(name, root, config, verifier, dataset, tuple(warnings), git_url, git_commit_id)
 
 
-def examine(root: Path) -> tuple[TaskConfig | None, list[str], list[Fault]]:
-    """A task folder's configuration, its warnings and all its faults; without a configuration there is a fault."""
+class Examined(NamedTuple):
+    """A task folder's parts, as far as they can be used, what is doubtful, and all its faults."""
+
+    config: TaskConfig | None
+    verifier: DeclaredVerifier | None
+    warnings: list[str]
+    faults: list[Fault]
+
+
+def examine(root: Path, dataset: DatasetFolder | None = None) -> Examined:
+    """Look at a task folder. Without a configuration or a verifier there is a fault."""
     faults: list[Fault] = []
     warnings: list[str] = []
     config: TaskConfig | None = None
     try:
         faults += _tree_faults(root)
     except OSError as error:
-        return None, [], [Fault(os.path.relpath(error.filename or root, root), f"cannot be read: {error.strerror}")]
+        return Examined(
+            None, None, [], [Fault(os.path.relpath(error.filename or root, root), f"cannot be read: {error.strerror}")]
+        )
     if any(fault.file in (CONFIG, INSTRUCTION) for fault in faults):
-        return None, [], faults
+        return Examined(None, None, [], faults)
 
     faults += _instruction_faults(root / INSTRUCTION)
     try:
         if not (root / CONFIG).is_file():
             faults.append(Fault(CONFIG, "missing; an empty file will do"))
         else:
-            config, config_warnings = load_task_config(root / CONFIG)
+            config, config_warnings = load_task_config(root / CONFIG, dataset.config if dataset else None)
             warnings += config_warnings
     except ConfigError as error:
         faults.append(Fault(CONFIG, str(error), located=True))
     if config is not None:
         faults += [Fault(CONFIG, f"needs {wanted}, which Rollout does not do") for wanted in config.unsupported()]
-    if not (root / TEST_SCRIPT).is_file():
-        faults.append(Fault(TEST_SCRIPT, "missing; it verifies the work and writes /logs/verifier/reward.txt"))
+    verifier = None
+    try:
+        if config is not None or not (root / TEST_SCRIPT).is_file():
+            folder = dataset.path if dataset else root
+            verifier = declared_verifier((config or TaskConfig()).verifier, root, folder, dataset.config if dataset else None)
+            if verifier is None:
+                faults.append(Fault(TEST_SCRIPT, "missing; it verifies the work and writes /logs/verifier/reward.txt"))
+    except TaskError as error:
+        faults.append(Fault(CONFIG, str(error)))
     environment = root / "environment"
     if not environment.is_dir():
         if os.path.lexists(environment):
             faults.append(Fault("environment", "is not a folder"))
-        elif config is not None and config.environment.docker_image is None:
+        elif config is not None and config.environment.docker_image is None and _needs_image(dataset, verifier):
             warnings.append("no environment/ and no docker_image: only a backend that needs neither can run it")
-    return config, warnings, faults
+    return Examined(config, verifier, warnings, faults)
+
+
+def _needs_image(dataset: DatasetFolder | None, verifier: DeclaredVerifier | None) -> bool:
+    """Whether a task without an environment of its own may miss one."""
+    inherits = dataset is not None and (dataset.path / "environment").is_dir()
+    return not inherits and (verifier is None or verifier.plugin == "script")
 
 
 def name_fault(name: str) -> str | None:

@@ -106,6 +106,7 @@ def main(arguments: list[str]) -> None:
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (_MAX_FILE_BYTES, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    sys.dont_write_bytecode = True  # a task's folder stays as it is: its digest says whether a trial still counts
     _channel = socket.socket(fileno=number)
     _channel.set_inheritable(False)
     calls = _Calls()

@@ -134,6 +134,7 @@ def recorded_view(
         trial_dir=trial_dir,
         log_dir=log_dir,
         sink=sink,
+        tests_directory=spec.tests_directory if spec is not None else trial_dir / "tests",
         reward_files=reward_files(rllm=spec is not None and spec.task.rllm),
         collect_logs=collect_logs,
         run_python=run_python,

@@ -89,6 +89,7 @@ class Rollout:
         self.environment: Environment | None = None
         self._services = services
         self._task_directory = Path(spec.task.path)
+        self._tests = spec.tests_directory
         self._instruction = ""
         self._task = Task(id=spec.task.name, instruction="")
         self._env: dict[str, str] = {}
@@ -380,6 +381,7 @@ class Rollout:
             log_dir=self.directory / "verifier",
             sink=output,
             reward_files=tuple(dict.fromkeys((*own_files, *reward_files(rllm=spec.task.rllm)))),
+            tests_directory=self._tests,
             collect_logs=self._collect_logs,
             run_python=services.python,
         )
@@ -408,9 +410,8 @@ class Rollout:
         if self._isolation is None:
             return
         await self._isolation.clear(view.reward_files)
-        tests = self._task_directory / "tests"
-        if tests.is_dir():
-            await view.environment.upload(tests, TESTS, owner=view.user)
+        if self._tests.is_dir():
+            await view.environment.upload(self._tests, TESTS, owner=view.user)
             await self._isolation.lock_tests()
 
     async def _collect_logs(self) -> TransferReport:

@@ -1,0 +1,56 @@
+"""The parts of a plan: an agent, a task, a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from rollout.core.records import AgentSpec, TaskSpec, Timeouts, VerifierSpec
+from rollout.core.types import EnvironmentSpec
+
+
+@dataclass(frozen=True)
+class PlannedAgent:
+    spec: AgentSpec
+    folder: str
+    override_timeout_sec: float
+    max_timeout_sec: float
+    fingerprint: str
+    needs_environment: bool = True
+
+
+@dataclass(frozen=True)
+class PlannedTask:
+    spec: TaskSpec
+    environment: EnvironmentSpec
+    verifier: VerifierSpec
+    agent_user: str | None
+    timeouts: Timeouts
+    agent_timeout_sec: float
+    folder: str
+    fingerprint: dict[str, str]
+    needs_environment: bool = True
+    """Its verifier looks into the environment."""
+
+
+class PlannedTasks(Protocol):
+    """A list of them, or rows of a file: each iteration may read them anew."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[PlannedTask]: ...
+
+
+@dataclass(frozen=True)
+class PlannedDataset:
+    name: str
+    folder: str
+    tasks: PlannedTasks
+    shared: PlannedTask | None = None
+    """Of rows: what all of them have in common. Its own digest is that of the file."""
+
+    @property
+    def kinds(self) -> Iterable[PlannedTask]:
+        """One task of each kind of environment, verifier and variables: all tasks, or of rows a single one."""
+        return self.tasks if self.shared is None else (self.shared,)

@@ -1,0 +1,200 @@
+"""From a loaded task, or the rows of a file, to what its trials share: environment, verifier, timeouts, fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rollout.core.config.job import JobConfig
+from rollout.core.config.task import TaskConfig
+from rollout.core.errors import TaskError, UsageError
+from rollout.core.job.planned import PlannedTask
+from rollout.core.job.planned_rows import PlannedRows
+from rollout.core.plugins import Plugin
+from rollout.core.quantity import parse_bytes, parse_cpus
+from rollout.core.records import TaskSpec, Timeouts, VerifierSpec
+from rollout.core.tasks.rows import RowDataset
+from rollout.core.tasks.task import LoadedTask
+from rollout.core.tasks.tree import digest_lines, digest_of
+from rollout.core.tasks.verifier_declaration import DeclaredVerifier
+from rollout.core.trial.deadlines import effective_timeout
+from rollout.core.types import EnvironmentSpec, Network, Resources
+
+FindVerifier = Callable[[str, Mapping[str, Any]], Plugin]
+"""Name and options to the plugin that takes them. Raises UsageError and its kinds."""
+
+_DEFAULT_RESOURCES = Resources(cpus=1, memory_bytes=2 * 10**9, storage_bytes=10 * 10**9)
+
+
+class TaskPlanner:
+    """Plans the tasks of one job."""
+
+    def __init__(self, config: JobConfig, find_verifier: FindVerifier) -> None:
+        self._config = config
+        self._find_verifier = find_verifier
+        self._verifiers: dict[bytes, VerifierSpec] = {}
+        self._needy: dict[tuple[str, bytes], bool] = {}
+        self._digests: dict[Path, str] = {}
+
+    def task(self, dataset: str, task: LoadedTask, folder: str) -> PlannedTask:
+        """One task folder.
+
+        Raises:
+            TaskError: what it asks for cannot be.
+        """
+        config = task.config
+        spec = TaskSpec(
+            name=task.name,
+            dataset=dataset,
+            path=str(task.path),
+            digest=task.digest,
+            dataset_dir=str(task.dataset.path) if task.dataset else None,
+            git_commit_id=task.git_commit_id,
+            source=config.source,
+            metadata=config.metadata,
+            env=config.solution.env,
+            rllm=config.rllm is not None or task.dataset is not None,
+        )
+        return self._planned(spec, config, task.environment_dir, task.environment_digest, task.verifier, folder)
+
+    def rows(self, dataset: str, rows: RowDataset) -> PlannedRows:
+        """All rows of a file. Raises TaskError."""
+        file, path = rows.folder.config, rows.folder.path
+        config = TaskConfig(agent=file.agent, verifier=file.verifier, environment=file.environment)
+        spec = TaskSpec(
+            name=dataset,
+            dataset=dataset,
+            path=str(path),
+            digest=self._digest(rows.file),
+            dataset_dir=str(path),
+            row={},
+            rllm=True,
+        )
+        directory = path / "environment" if (path / "environment").is_dir() else None
+        lines = digest_lines(directory) if directory else []
+        digest = digest_of([*lines, b"docker_image\0" + (config.environment.docker_image or "").encode()])
+        return PlannedRows(rows, self._planned(spec, config, directory, digest, rows.verifier, dataset))
+
+    def _planned(
+        self, spec: TaskSpec, config: TaskConfig, directory: Path | None, digest: str, declared: DeclaredVerifier, folder: str
+    ) -> PlannedTask:
+        job = self._config
+        environment = EnvironmentSpec(
+            task_name=spec.name,
+            directory=str(directory) if directory else None,
+            digest=digest,
+            docker_image=config.environment.docker_image,
+            resources=self._resources(config),
+            network=_network(config),
+            workdir=config.environment.workdir,
+            env={**config.environment.env, **job.environment.env},
+            build_timeout_sec=config.environment.build_timeout_sec * job.timeout_multiplier,
+        )
+        verifier = self._verifier(config, declared, Path(spec.path))
+        multiplier = job.timeout_multiplier
+        timeouts = Timeouts(
+            build_sec=config.environment.build_timeout_sec * multiplier,
+            install_sec=config.agent.install_timeout_sec * multiplier,
+            verifier_sec=effective_timeout(
+                config.verifier.timeout_sec,
+                override_sec=job.verifier.override_timeout_sec,
+                max_sec=job.verifier.max_timeout_sec,
+                multiplier=multiplier,
+            ),
+        )
+        outside = declared.files
+        if outside is not None and spec.row is None and outside.is_relative_to(spec.path):
+            outside = None  # it is in the task's own digest
+        judged = (verifier, job.isolation, *((self._digest(outside),) if outside is not None else ()))
+        return PlannedTask(
+            spec=spec,
+            environment=environment,
+            verifier=verifier,
+            agent_user=user_text(config.agent.user),
+            timeouts=timeouts,
+            agent_timeout_sec=config.agent.timeout_sec,
+            folder=folder,
+            fingerprint={
+                "task": spec.digest[:16],
+                "environment": fingerprint_of(
+                    (job.environment.type, job.environment.options, environment.resources, environment.env)
+                ),
+                "verifier": fingerprint_of(judged),
+            },
+            needs_environment=self._needs_environment(verifier, declared),
+        )
+
+    def _verifier(self, config: TaskConfig, declared: DeclaredVerifier, task: Path) -> VerifierSpec:
+        """What the job names, or else what the task declares. One object for equal specs: trials look plugins up by it."""
+        job = self._config.verifier
+        plugin, options = job.chosen() or (declared.plugin, declared.options)
+        verifier = VerifierSpec(
+            plugin=plugin,
+            options=options,
+            env={**config.verifier.env, **job.env},
+            user=user_text(config.verifier.user),
+            disable=job.disable,
+            agent_env=job.agent_env,
+            tests=str(declared.tests) if declared.tests not in (None, task / "tests") else None,
+        )
+        return self._verifiers.setdefault(msgspec.json.encode(verifier), verifier)
+
+    def _needs_environment(self, verifier: VerifierSpec, declared: DeclaredVerifier) -> bool:
+        if verifier.disable:
+            return False
+        key = (verifier.plugin, msgspec.json.encode(verifier.options))
+        if key not in self._needy:
+            try:
+                plugin = self._find_verifier(verifier.plugin, verifier.options)
+            except UsageError as error:
+                raise TaskError(str(error)) from error
+            self._needy[key] = getattr(plugin.cls, "needs_environment", True)
+        return self._needy[key] or (self._config.verifier.chosen() is None and declared.sandbox)
+
+    def _resources(self, task: TaskConfig) -> Resources:
+        job, asked = self._config.environment, task.environment
+        default = _DEFAULT_RESOURCES if job.default_limits == "spec" else Resources()
+        memory = f"{asked.memory_mb}Mi" if asked.memory_mb else asked.memory
+        storage = f"{asked.storage_mb}Mi" if asked.storage_mb else asked.storage
+        cpus = job.override_cpus if job.override_cpus is not None else asked.cpus
+        memory = job.override_memory if job.override_memory is not None else memory
+        storage = job.override_storage if job.override_storage is not None else storage
+        return Resources(
+            cpus=default.cpus if cpus is None else parse_cpus(cpus),
+            memory_bytes=default.memory_bytes if memory is None else parse_bytes(memory)[0],
+            storage_bytes=default.storage_bytes if storage is None else parse_bytes(storage)[0],
+            gpus=asked.gpus or None,
+        )
+
+    def _digest(self, path: Path) -> str:
+        """Of a folder or a file; computed once per job."""
+        if path not in self._digests:
+            if path.is_dir():
+                self._digests[path] = digest_of(line for line in digest_lines(path) if b"__pycache__/" not in line)
+            else:
+                with path.open("rb") as file:
+                    self._digests[path] = hashlib.file_digest(file, "sha256").hexdigest()
+        return self._digests[path]
+
+
+def fingerprint_of(value: Any) -> str:
+    """A short hash of anything that msgspec can encode."""
+    return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()[:16]
+
+
+def user_text(user: str | int | None) -> str | None:
+    return None if user is None else str(user)
+
+
+def _network(config: TaskConfig) -> Network:
+    asked = config.environment
+    mode = config.agent.network_mode or asked.network_mode
+    if mode in (None, "public"):
+        return "none" if asked.allow_internet is False and mode is None else "public"
+    if mode in ("no-network", "none"):
+        return "none"
+    raise TaskError(f"network_mode {mode!r} is not known; write public or no-network")
