@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from rollout.builtin.local import LocalBackend, LocalOptions
-from rollout.builtin.local.environment import LocalEnvironment
 from rollout.core.errors import EnvironmentLostError, TeardownError
 from rollout.core.protocols import BackendContext
+from rollout.core.sandbox.environment import SandboxEnvironment
 from rollout.core.sandbox.inside import cgroups
 from rollout.core.types import Command, EnvironmentSpec, Resources
 from rollout.testing.environment import ok, run
@@ -43,7 +43,7 @@ def new_spec(**fields: object) -> EnvironmentSpec:
 
 
 @pytest.fixture
-async def environment(tmp_path: Path) -> AsyncIterator[LocalEnvironment]:
+async def environment(tmp_path: Path) -> AsyncIterator[SandboxEnvironment]:
     backend = new_backend(tmp_path)
     environment = await backend.start(new_spec(), await backend.prepare(new_spec()))
     yield environment
@@ -76,7 +76,7 @@ async def eventually_gone(needle: str) -> bool:
 # --- files of the machine ---
 
 
-async def test_removing_everything_leaves_the_machine_as_it_was(environment: LocalEnvironment) -> None:
+async def test_removing_everything_leaves_the_machine_as_it_was(environment: SandboxEnvironment) -> None:
     probes = ["/etc", "/usr", "/usr/bin", "/var/lib", "/opt"]
     before = {path: sorted(os.listdir(path)) for path in probes}
     # all of it but the largest folders, which take long
@@ -86,7 +86,7 @@ async def test_removing_everything_leaves_the_machine_as_it_was(environment: Loc
     assert Path("/etc/passwd").stat().st_size > 10
 
 
-async def test_changes_of_system_files_stay_inside(environment: LocalEnvironment) -> None:
+async def test_changes_of_system_files_stay_inside(environment: SandboxEnvironment) -> None:
     before = Path("/etc/hosts").read_bytes()
     await run(environment, "mv /etc/hosts /etc/hosts2; echo changed > /etc/hosts; mkdir -p /usr/local/made-by-trial")
     assert Path("/etc/hosts").read_bytes() == before
@@ -94,7 +94,7 @@ async def test_changes_of_system_files_stay_inside(environment: LocalEnvironment
 
 
 @needs_root
-async def test_keys_and_home_folders_are_not_there(environment: LocalEnvironment, tmp_path: Path) -> None:
+async def test_keys_and_home_folders_are_not_there(environment: SandboxEnvironment, tmp_path: Path) -> None:
     assert await ok(environment, "ls -A /root /home /mnt /media") == "/home:\n\n/media:\n\n/mnt:\n\n/root:\n"
     assert await ok(environment, "ls -A /run") == "lock\n"
     hidden = [
@@ -110,7 +110,7 @@ async def test_keys_and_home_folders_are_not_there(environment: LocalEnvironment
     assert await ok(environment, "grep -v ':[*]:' /etc/shadow || true") == "", "a password hash is readable"
 
 
-async def test_sockets_of_daemons_are_not_there(environment: LocalEnvironment) -> None:
+async def test_sockets_of_daemons_are_not_there(environment: SandboxEnvironment) -> None:
     found = await ok(environment, "find / -xdev -type s 2> /dev/null || true")
     assert found == ""
     assert (await run(environment, "test -e /var/run/docker.sock -o -e /run/docker.sock")).exit_code == 1
@@ -184,36 +184,36 @@ async def test_shared_folders_are_there_copy_on_write(tmp_path: Path) -> None:
         "unshare -Urm umount -l /",
     ],
 )
-async def test_the_way_out_is_closed(environment: LocalEnvironment, attack: str) -> None:
+async def test_the_way_out_is_closed(environment: SandboxEnvironment, attack: str) -> None:
     assert (await run(environment, attack, timeout_sec=60.0)).exit_code != 0
 
 
 @needs_root
-async def test_capabilities_that_reach_the_machine_are_gone_for_good(environment: LocalEnvironment) -> None:
+async def test_capabilities_that_reach_the_machine_are_gone_for_good(environment: SandboxEnvironment) -> None:
     status = dict(line.split(":\t") for line in (await ok(environment, "grep Cap /proc/self/status")).splitlines())
     for name in ("CapBnd", "CapPrm", "CapEff"):
         for number in (12, 16, 17, 19, 21, 22, 25):  # NET_ADMIN MODULE RAWIO PTRACE ADMIN BOOT TIME
             assert not int(status[name], 16) >> number & 1, (name, number)
 
 
-async def test_the_init_of_the_sandbox_cannot_be_killed_from_inside(environment: LocalEnvironment) -> None:
+async def test_the_init_of_the_sandbox_cannot_be_killed_from_inside(environment: SandboxEnvironment) -> None:
     for name in ("KILL", "TERM", "INT", "STOP", "CHLD", "HUP", "SEGV", "USR1", "PIPE"):
         await run(environment, f"kill -{name} 1")
     assert await ok(environment, "echo alive") == "alive\n"
 
 
-async def test_killing_everything_inside_leaves_the_sandbox(environment: LocalEnvironment) -> None:
+async def test_killing_everything_inside_leaves_the_sandbox(environment: SandboxEnvironment) -> None:
     await run(environment, "kill -9 -1", timeout_sec=60.0)
     assert await ok(environment, "echo alive") == "alive\n"
 
 
 @needs_root
-async def test_processes_of_the_machine_are_not_there(environment: LocalEnvironment) -> None:
+async def test_processes_of_the_machine_are_not_there(environment: SandboxEnvironment) -> None:
     assert (await run(environment, f"kill -0 {os.getpid()}")).exit_code != 0
     assert len((await ok(environment, "ls /proc | grep -c '^[0-9]'")).strip()) <= 2
 
 
-async def test_shared_memory_and_ipc_are_its_own(environment: LocalEnvironment) -> None:
+async def test_shared_memory_and_ipc_are_its_own(environment: SandboxEnvironment) -> None:
     host = Path(f"/dev/shm/rollout-{JOB}")
     host.write_text("host")
     try:
@@ -277,7 +277,7 @@ def controller(name: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(name not in cgroups.find(), reason=f"no {name} control groups for this user here")
 
 
-async def limited(tmp_path: Path, resources: Resources, **options: object) -> tuple[LocalBackend, LocalEnvironment]:
+async def limited(tmp_path: Path, resources: Resources, **options: object) -> tuple[LocalBackend, SandboxEnvironment]:
     backend = new_backend(tmp_path, **options)
     spec = new_spec(resources=resources)
     return backend, await backend.start(spec, await backend.prepare(spec))
@@ -539,14 +539,14 @@ async def test_a_new_zygote_takes_the_place_of_a_dead_one(tmp_path: Path) -> Non
     assert list((tmp_path / f"work-{JOB}" / "sandboxes").iterdir()) == []
 
 
-async def test_a_gigabyte_of_output_is_cut_and_takes_no_memory(environment: LocalEnvironment) -> None:
+async def test_a_gigabyte_of_output_is_cut_and_takes_no_memory(environment: SandboxEnvironment) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     result = await run(environment, "head -c 1G /dev/zero")
     assert (len(result.stdout), result.stdout_cut_bytes) == (10 << 20, (1 << 30) - (10 << 20))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
 
 
-async def test_many_commands_leave_no_descriptors(environment: LocalEnvironment, tmp_path: Path) -> None:
+async def test_many_commands_leave_no_descriptors(environment: SandboxEnvironment, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     await ok(environment, "true")
     before = len(os.listdir("/proc/self/fd"))

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from rollout.builtin.local.disk import LocalDisk
-from rollout.builtin.local.environment import LocalEnvironment
+from rollout.builtin.local.environment import start_environment
 from rollout.builtin.local.zygote import Zygote
 from rollout.core.aio import Blocking
 from rollout.core.errors import SandboxError, StartError, TaskError
 from rollout.core.protocols import API_VERSION, EXEC_USER, LIVE_STDIO, NETWORK_NONE, BackendContext
 from rollout.core.sandbox import layers
 from rollout.core.sandbox.config import sandbox_config
+from rollout.core.sandbox.environment import SandboxEnvironment
 from rollout.core.sandbox.inside import cgroups
 from rollout.core.sandbox.inside.accounts import subordinate_ranges
 from rollout.core.sandbox.inside.machine import machine_identity
@@ -103,7 +104,7 @@ class LocalBackend:
             self._made.add(key)
         return key
 
-    async def start(self, spec: EnvironmentSpec, image: str) -> LocalEnvironment:
+    async def start(self, spec: EnvironmentSpec, image: str) -> SandboxEnvironment:
         zygote = await self._zygote()
         config = await self._layers(zygote).config(image)
         self._warn_of(spec)
@@ -146,12 +147,12 @@ class LocalBackend:
     def _layers(self, zygote: Zygote) -> layers.LayerStore:
         return layers.LayerStore(LocalDisk(zygote, self._blocking), os.uname().machine)
 
-    async def _start_for_build(self, spec: EnvironmentSpec, config: layers.ImageConfig, upper: str) -> LocalEnvironment:
+    async def _start_for_build(self, spec: EnvironmentSpec, config: layers.ImageConfig, upper: str) -> SandboxEnvironment:
         return await self._start(await self._zygote(), spec, config, upper)
 
     async def _start(
         self, zygote: Zygote, spec: EnvironmentSpec, image: layers.ImageConfig, upper: str | None = None
-    ) -> LocalEnvironment:
+    ) -> SandboxEnvironment:
         config = sandbox_config(
             spec,
             image,
@@ -162,7 +163,7 @@ class LocalBackend:
             tmpfs=self._options.tmpfs,
             upper=upper,
         )
-        return await LocalEnvironment.start(zygote, self._blocking, config)
+        return await start_environment(zygote, self._blocking, config)
 
     def _network(self, spec: EnvironmentSpec) -> str:
         return self._options.network or ("none" if spec.network == "none" else "host")

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from rollout.builtin.local.link import Link
 from rollout.core.aio import Blocking
 from rollout.core.errors import SandboxError, StartError, TeardownError
-from rollout.core.sandbox import inside
 from rollout.core.sandbox.config import EMPTY_CONFIG
 from rollout.core.sandbox.diagnosis import explain
 from rollout.core.sandbox.inside import channel
+from rollout.core.sandbox.launch import launch_inside
+from rollout.core.sandbox.link import Link
 
 _START_SEC = 60.0
 _EXIT_SEC = 10.0
-_PACKAGE = Path(inside.__path__[0])
-_PROGRAM = f"import sys; sys.path.insert(0, {str(_PACKAGE.parent)!r}); from {_PACKAGE.name}.zygote import main; main()"
 
 
 class Zygote:
@@ -63,7 +60,7 @@ class Zygote:
         process = None
         try:
             with theirs, log.open("ab") as errors:
-                process = _spawn(theirs, errors)
+                process = launch_inside("zygote", theirs, errors)
             channel.send(ours, config)
             received = channel.receive(ours)
             answer = received[0] if received else {"error": _last_line(log), "errno": 0}
@@ -170,20 +167,6 @@ class Zygote:
             if not future.done():
                 future.set_exception(TeardownError("the process that makes sandboxes has ended"))
         self._gone.clear()
-
-
-def _spawn(control: socket.socket, errors: IO[bytes]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", "-X", "utf8", "-c", _PROGRAM, str(control.fileno())],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=errors,
-        pass_fds=[control.fileno()],
-        start_new_session=True,  # what is typed at the terminal is Rollout's to handle
-        # nothing of the host's environment; an interpreter that was built so may need the last one to start
-        env={name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ},
-        cwd="/",
-    )
 
 
 def _abandon(process: subprocess.Popen[bytes] | None, control: socket.socket) -> None:

@@ -63,21 +63,25 @@ class BuildEnvironment(Protocol):
     async def stop(self) -> None: ...
 
 
-async def run_steps(recipe: Recipe, environment: BuildEnvironment, machine: str, sink: OutputSink | None) -> ImageState:
-    """Carry out every instruction in turn. `machine`: the architecture as `uname -m` says it.
+async def run_steps(
+    recipe: Recipe, environment: BuildEnvironment, machine: str, sink: OutputSink | None, base: ImageState | None = None
+) -> ImageState:
+    """Carry out every instruction in turn. `machine`: the architecture as `uname -m` says it. `base`: what FROM's image says.
 
     Raises:
         BuildError: the text quotes the instruction that failed and the end of what it printed.
     """
-    return await _Build(recipe, environment, machine, sink).run()
+    return await _Build(recipe, environment, machine, sink, base or ImageState()).run()
 
 
 class _Build:
-    def __init__(self, recipe: Recipe, environment: BuildEnvironment, machine: str, sink: OutputSink | None) -> None:
+    def __init__(
+        self, recipe: Recipe, environment: BuildEnvironment, machine: str, sink: OutputSink | None, state: ImageState
+    ) -> None:
         self._recipe = recipe
         self._environment = environment
         self._sink = sink
-        self._state = ImageState()
+        self._state = state
         self._context = recipe.path.parent
         self._ignore = IgnoreRules.of(self._context)
         self._outer = _predefined(machine)

@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from . import channel, kernel, transfer
@@ -22,9 +23,22 @@ _DRAIN_BYTES = 1 << 16
 class Init:
     """Serves one control socket. Single-threaded: nothing here waits for anything but the kernel."""
 
-    def __init__(self, control: socket.socket, config: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        control: socket.socket,
+        config: dict[str, Any],
+        *,
+        proc: int,
+        kill_all: Callable[[], None],
+        until: int | None = None,
+    ) -> None:
+        """`proc`: a descriptor of the /proc that knows the ids which `fork` returns. `kill_all`: the last resort against a
+        session that forks too fast. `until`: a descriptor that can be read when there is nothing left to serve."""
         self.control = control
         self.config = config
+        self.proc = proc
+        self.kill_all = kill_all
+        self.until = until
         self.commands: dict[int, int] = {}  # process of a command (also its session) -> the request's id
         self.drains: set[int] = set()
         self.wakeup, wakeup_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -38,9 +52,13 @@ class Init:
         poll = select.poll()
         poll.register(self.control, select.POLLIN)
         poll.register(self.wakeup, select.POLLIN)
+        if self.until is not None:
+            poll.register(self.until, select.POLLIN)
         self.poll = poll
         while True:
             for descriptor, _ in poll.poll():
+                if descriptor == self.until:
+                    return
                 if descriptor == self.wakeup:
                     os.read(self.wakeup, 4096)
                     self.reap()
@@ -105,11 +123,12 @@ class Init:
         if session is not None:
             deadline = time.monotonic() + _LINGER_SEC
             while True:
-                members = _session_members(session)
+                members = _session_members(session, self.proc)
                 if not members:
                     break
-                # a session that forks faster than it can be looked at leaves no choice
-                for pid in members if time.monotonic() < deadline else [-1]:
+                if time.monotonic() > deadline:  # a session that forks faster than it can be looked at leaves no choice
+                    self.kill_all()
+                for pid in members:
                     _signal(pid)
                 time.sleep(0.001)
                 self.reap()
@@ -129,7 +148,7 @@ class Init:
             os.setsid()
             for number, descriptor in enumerate(descriptors):
                 os.dup2(descriptor, number)
-            os.closerange(3, max(64, max([self.wakeup_write, *descriptors, *self.drains]) + 1))
+            os.closerange(3, max(64, max([self.wakeup_write, self.proc, *descriptors, *self.drains]) + 1))
             _reset_signals()
             os.umask(0o022)
             code = transfer.run(request["transfer"], request["arguments"]) if "transfer" in request else self.execute(request)
@@ -194,16 +213,21 @@ def _execute(argv: list[str], env: dict[str, str]) -> int:
     return 127
 
 
-def _session_members(session: int) -> list[int]:
+def _session_members(session: int, proc: int) -> list[int]:
     members = []
-    for name in os.listdir("/proc"):
+    for name in os.listdir(proc):
         if not name.isdigit():
             continue
         try:
-            with open(f"/proc/{name}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
+            descriptor = os.open(f"{name}/stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
         except OSError:
             continue  # it has just ended
+        try:
+            fields = os.read(descriptor, 4096).rpartition(b")")[2].split()
+        except OSError:
+            continue
+        finally:
+            os.close(descriptor)
         if int(fields[3]) == session and fields[0] not in (b"Z", b"X"):
             members.append(int(name))
     return members
@@ -235,7 +259,8 @@ def run(control: socket.socket, config: dict[str, Any]) -> None:
         kernel.forbid_tracing()
         os.closerange(3, control.fileno())
         os.closerange(control.fileno() + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-        init = Init(control, config)
+        proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        init = Init(control, config, proc=proc, kill_all=lambda: _signal(-1))
         channel.send(control, {"ready": True})
         init.serve()
         code = 0

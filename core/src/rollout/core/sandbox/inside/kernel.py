@@ -56,6 +56,7 @@ _libc.pivot_root.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
 _libc.mount.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p]
 _libc.umount2.argtypes = [ctypes.c_char_p, ctypes.c_int]
 _libc.unshare.argtypes = [ctypes.c_int]
+_libc.setns.argtypes = [ctypes.c_int, ctypes.c_int]
 _libc.prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong]
 _libc.capset.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
 
@@ -68,6 +69,11 @@ def _check(result: int, doing: str) -> None:
 
 def unshare(flags: int) -> None:
     _check(_libc.unshare(flags), "unshare")
+
+
+def setns(descriptor: int, kind: int) -> None:
+    """Enter the namespace that a descriptor of `/proc/PID/ns` stands for."""
+    _check(_libc.setns(descriptor, kind), "setns")
 
 
 def mount(source: str, target: str, kind: str | None = None, flags: int = 0, data: str = "") -> None:
@@ -108,11 +114,11 @@ def forbid_tracing() -> None:
     _check(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl")
 
 
-def drop_capabilities() -> None:
-    """Keep only KEPT_CAPABILITIES, in this process and in whatever it starts."""
+def drop_capabilities(kept_capabilities: frozenset[int] = KEPT_CAPABILITIES) -> None:
+    """Keep only these capabilities, in this process and in whatever it starts."""
     kept = [0, 0]
     for capability in range(_LAST_CAPABILITY + 1):
-        if capability in KEPT_CAPABILITIES:
+        if capability in kept_capabilities:
             kept[capability // 32] |= 1 << capability % 32
         elif _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
             break  # beyond the last one this kernel knows

@@ -69,6 +69,11 @@ def _overlay(stack: list[str], upper: str, work: str, target: str) -> None:
 
 def _mount_proc(proc: str) -> None:
     kernel.mount("proc", proc, "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
+    mask_proc(proc)
+
+
+def mask_proc(proc: str) -> None:
+    """Make what sets the machine's own parameters read-only, and hide what tells of the machine's memory and keys."""
     for name in _PROC_READ_ONLY:
         if os.path.exists(f"{proc}/{name}"):
             kernel.bind(f"{proc}/{name}", f"{proc}/{name}", read_only=True)
