@@ -20,6 +20,8 @@ _AGENTS = (
     "terminus",
 )
 
+_REWARDS = ("exact-match", "f1", "contains", "similarity", "numeric", "mcq", "math", "code", "pytest", "llm-judge")
+
 _DISTRIBUTIONS: dict[str, dict[str, str]] = {
     "environments": {
         "docker": "rollout-docker",
@@ -27,6 +29,7 @@ _DISTRIBUTIONS: dict[str, dict[str, str]] = {
         "singularity": "rollout-apptainer",
         "ssh": "rollout-ssh",
     },
+    "rewards": dict.fromkeys(_REWARDS, "rollout-rewards"),
     "agents": {**dict.fromkeys(_AGENTS, "rollout-agents"), "acp": "rollout-acp"},
 }
 
