@@ -112,7 +112,9 @@ def plan_table(sizes: list[int]) -> None:
                 base = base or peak
                 grown = (peak - base) * 1024
                 size = (root / "rows/data/test.jsonl").stat().st_size / 1e6
-                print(f"{rows:>8}  {state:<9} {size:>8.1f} {planned:>7.2f} {fed:>7.2f} {grown / 1e6:>10.1f} {grown / rows:>10.0f}")
+                print(
+                    f"{rows:>8}  {state:<9} {size:>8.1f} {planned:>7.2f} {fed:>7.2f} {grown / 1e6:>10.1f} {grown / rows:>10.0f}"
+                )
 
 
 def score_one(row: str) -> float:
@@ -144,9 +146,9 @@ def job_table(rows: int, scorings: list[int]) -> None:
             write_job(root, rows, scoring)
             began = time.perf_counter()
             evaluate = EVALUATE.replace("SCORING", str(scoring))
-            with multiprocessing.Pool(4, start_worker, (FLOW, evaluate)) as pool:
-                with (root / "rows/data/test.jsonl").open() as file:
-                    total = sum(pool.imap_unordered(score_one, file, chunksize=16))
+            rows_file = root / "rows/data/test.jsonl"
+            with multiprocessing.Pool(4, start_worker, (FLOW, evaluate)) as pool, rows_file.open() as file:
+                total = sum(pool.imap_unordered(score_one, file, chunksize=16))
             assert total == rows
             pooled = time.perf_counter() - began
             began = time.perf_counter()

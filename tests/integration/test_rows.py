@@ -1,0 +1,234 @@
+"""Jobs on data sets of rows and on folders with a dataset.toml, by the real command."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from integration.jobs import command, environ, rollout, trial_results, write_job
+from unit.tasks.datasets import EVALUATE, folder_task, rows_dataset, write_files
+
+FLOW = """
+def solve(task, config):
+    if task.metadata.get("fail"):
+        raise RuntimeError("no model")
+    return str(task.metadata["answer"] if task.id != "wrong" else "?")
+"""
+AGENT = {"name": "flow", "options": {"import_path": "flow.py:solve"}}
+
+
+def write_rows_job(folder: Path, rows: list[Any], toml: str = '[dataset]\nname = "sums"\n', **job: Any) -> Path:
+    rows_dataset(folder / "rows", rows, toml)
+    (folder / "flow.py").write_text(FLOW)
+    # No environment is named: the default, docker, is not asked for rows that need none.
+    path = folder / "job.json"
+    path.write_text(json.dumps({"agents": [AGENT], "datasets": [{"path": "rows"}], "metrics": [{"type": "mean"}], **job}))
+    return path
+
+
+def row(id_: str, **more: Any) -> dict[str, Any]:
+    return {"id": id_, "question": f"What of {id_}?", "answer": 4, **more}
+
+
+def finished(folder: Path, *arguments: str, code: int = 0) -> dict[str, dict[str, Any]]:
+    done = rollout(folder, "job.json", "-q", *arguments)
+    assert done.returncode == code, done.stdout + done.stderr
+    return trial_results(folder / "jobs/job")
+
+
+def test_rows_run_without_an_environment(tmp_path: Path) -> None:
+    write_rows_job(tmp_path, [row("a"), row("wrong")])
+    results = finished(tmp_path)
+    assert {key: result["reward"] for key, result in results.items()} == {"flow/sums/a__1": 1.0, "flow/sums/wrong__1": 0.0}
+    assert {result["environment_type"] for result in results.values()} == {"none"}
+    trial = tmp_path / "jobs/job/flow/sums/a__1"
+    spec = json.loads((trial / "config.json").read_text())
+    assert (spec["task"]["instruction"], spec["task"]["row"]) == ("What of a?", row("a"))
+    episode = json.loads((trial / "agent/episode.json").read_text())
+    assert (episode["id"], episode["task_id"], episode["trajectories"][0]["output"]) == ("a:0", "a", "4")
+    lock = json.loads((tmp_path / "jobs/job/lock.json").read_text())
+    assert [(task["dataset"], task["rows"]) for task in lock["tasks"]] == [("sums", 2)]
+
+
+def test_a_finished_job_of_rows_is_kept_and_only_what_changed_runs_again(tmp_path: Path) -> None:
+    rows = [row("a"), row("b"), row("c")]
+    write_rows_job(tmp_path, rows)
+    finished(tmp_path)
+    assert "3 kept" in rollout(tmp_path, "job.json").stderr
+    write_rows_job(tmp_path, [rows[0], row("b", answer=5), rows[2], row("d")])
+    said = rollout(tmp_path, "job.json").stderr
+    assert "2 kept" in said
+    assert "1 again (task changed)" in said
+    (tmp_path / "rows/tests/evaluate.py").write_text(EVALUATE + "# another\n")
+    assert "4 again (verifier changed)" in rollout(tmp_path, "job.json").stderr
+    assert not list((tmp_path / "rows").rglob("__pycache__"))
+
+
+def test_more_attempts_extend_a_job_of_rows(tmp_path: Path) -> None:
+    write_rows_job(tmp_path, [row("a"), row("b")])
+    finished(tmp_path)
+    write_rows_job(tmp_path, [row("a"), row("b")], n_attempts=2)
+    assert "2 kept" in rollout(tmp_path, "job.json").stderr
+    assert len(trial_results(tmp_path / "jobs/job")) == 4
+
+
+def test_ids_that_differ_only_in_case_or_in_odd_characters_have_folders_of_their_own(tmp_path: Path) -> None:
+    ids = ["a", "A", "a/b", "a b", "..", "ü"]
+    write_rows_job(tmp_path, [row(id_) for id_ in ids])
+    results = finished(tmp_path)
+    assert sorted(result["task_name"] for result in results.values()) == sorted(ids)
+    assert len({trial.casefold() for trial in results}) == len(ids)
+    assert all((tmp_path / "jobs/job" / trial / "result.json").is_file() for trial in results)
+
+
+def test_selection_works_on_rows(tmp_path: Path) -> None:
+    datasets = [{"path": "rows", "task_names": ["a*"], "exclude_task_names": ["a2"], "n_tasks": 2}]
+    write_rows_job(tmp_path, [row(f"a{number}") for number in range(6)] + [row("b")], datasets=datasets)
+    assert sorted(result["task_name"] for result in finished(tmp_path).values()) == ["a0", "a1"]
+    assert "1 trial" in rollout(tmp_path, "job.json", "--task", "a3", "--set", "datasets.0.n_tasks=9", "--name", "one").stderr
+
+
+def test_a_row_on_which_the_flow_fails_is_recorded_and_touches_no_other(tmp_path: Path) -> None:
+    write_rows_job(tmp_path, [row("a", fail=True), row("b")])
+    results = finished(tmp_path)
+    assert results["flow/sums/a__1"]["error"]["message"] == "the agent: RuntimeError: no model"
+    assert (results["flow/sums/a__1"]["reward"], results["flow/sums/b__1"]["reward"]) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("job", "message"),
+    [
+        (
+            {"agents": [{"name": "s", "execute": "echo 4"}], "environment": {"type": "none"}},
+            "the agent s needs an environment, and `environment.type` is none",
+        ),
+        ({"environment": {"type": "none", "options": {"x": 1}}}, "option"),
+        ({"agents": [{"name": "x", "type": "flow", "options": {"import_path": "flow.py"}}]}, "write `package.module:name`"),
+        ({"datasets": [{"path": "rows", "split": "dev"}]}, "dev.jsonl: no such file; there are test"),
+        ({"agents": []}, "agents: the list is empty"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_anything_starts(tmp_path: Path, job: dict[str, Any], message: str) -> None:
+    write_rows_job(tmp_path, [row("a")], **job)
+    done = rollout(tmp_path, "job.json")
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "jobs").exists()
+
+
+def test_faulty_rows_stop_the_job_unless_they_may_be_skipped(tmp_path: Path) -> None:
+    write_rows_job(tmp_path, [row("a"), {"id": "b"}, "nonsense", row("a")])
+    done = rollout(tmp_path, "job.json")
+    assert done.returncode == 2
+    assert [line.split(": ")[0].strip() for line in done.stderr.splitlines()[1:]] == [
+        f"{tmp_path}/rows/data/test.jsonl:{line}" for line in (2, 3, 4)
+    ]
+    assert list(finished(tmp_path, "--skip-invalid")) == ["flow/sums/a__1"]
+
+
+def test_a_flow_may_be_a_class_asynchronous_and_return_an_episode(tmp_path: Path) -> None:
+    write_rows_job(
+        tmp_path, [row("a")], agents=[{"name": "f", "type": "flow", "options": {"import_path": "flow:Flow", "model": "m"}}]
+    )
+    (tmp_path / "flow.py").write_text(
+        "from rollout import Episode, Step, Trajectory\n"
+        "class Flow:\n"
+        "    async def arun(self, task, config):\n"
+        "        steps = [Step(model_response=f'{config.model} {config.session_uid}')]\n"
+        "        return Episode(task=task, trajectories=[Trajectory(steps=steps)], artifacts={'answer': '4'})\n"
+    )
+    assert finished(tmp_path)["f/sums/a__1"]["reward"] == 1.0
+    episode = json.loads((tmp_path / "jobs/job/f/sums/a__1/agent/episode.json").read_text())
+    assert episode["trajectories"][0]["steps"][0]["model_response"] == "m a:0"
+    assert episode["task"]["id"] == "a"
+
+
+def test_a_killed_job_of_rows_resumes_and_runs_nothing_twice(tmp_path: Path) -> None:
+    write_rows_job(tmp_path, [row(f"r{number}") for number in range(60)], n_concurrent_trials=2)
+    ready = tmp_path / "ready"
+    os.mkfifo(ready)
+    (tmp_path / "flow.py").write_text(
+        "import pathlib\n"
+        "def solve(task, config):\n"
+        "    if task.id == 'r40' and pathlib.Path('wait').exists():\n"
+        "        open('ready', 'w').close()\n"
+        "        import time; time.sleep(600)\n"
+        "    return str(task.metadata['answer'])\n"
+    )
+    (tmp_path / "wait").touch()
+    process = subprocess.Popen(command("job.json", "-q"), cwd=tmp_path, env=environ(tmp_path))
+    ready.read_bytes()  # returns when the flow has opened and closed the other end
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = set(trial_results(tmp_path / "jobs/job"))
+    assert 30 <= len(before) < 60
+    (tmp_path / "wait").unlink()
+    results = finished(tmp_path)  # a trial that finished twice is an error there
+    assert len(results) == 60
+    assert before < set(results)
+    assert json.loads((tmp_path / "jobs/job/result.json").read_text())["mean_reward"] == 1.0
+
+
+@pytest.mark.needs("local")
+def test_rows_run_in_an_environment_when_the_agent_or_the_verifier_does(tmp_path: Path) -> None:
+    files = {
+        "tests/test.sh": '#!/bin/bash\n[ "$(cat /app/out)" = 4 ] && echo 1 > /tmp/rllm/x; mkdir -p /tmp/rllm\n'
+        'echo "{\\"reward\\": $(test "$(cat /app/out)" = 4 && echo 1 || echo 0)}" > /tmp/rllm/reward.json\n',
+        "environment/Dockerfile": "FROM debian\nWORKDIR /app\n",
+    }
+    toml = '[dataset]\nname = "sums"\ndefault_sandbox = "local"\n[verifier]\nscript = "tests/test.sh"\n'
+    agents = [
+        {"name": "w", "execute": 'test "$ROLLOUT_TASK_INSTRUCTION" = "What of a?" && echo 4 > /app/out || echo 5 > /app/out'}
+    ]
+    write_rows_job(tmp_path, [row("a"), row("b")], toml, agents=agents)
+    write_files(tmp_path / "rows", files)
+    results = finished(tmp_path)
+    assert {name: result["reward"] for name, result in results.items()} == {"w/sums/a__1": 1.0, "w/sums/b__1": 0.0}
+    assert {result["environment_type"] for result in results.values()} == {"local"}
+
+
+def test_a_job_without_agents_runs_the_default_agent(tmp_path: Path) -> None:
+    toml = '[dataset]\nname = "sums"\ndefault_agent = "nop"\n'
+    path = write_rows_job(tmp_path, [row("a")], toml)
+    path.write_text(json.dumps({"datasets": [{"path": "rows"}]}))
+    assert finished(tmp_path)["nop/sums/a__1"]["reward"] == 0.0
+    write_rows_job(tmp_path, [row("a")], "[dataset]\n")
+    path.write_text(json.dumps({"datasets": [{"path": "rows"}]}))
+    assert "no dataset.toml names a default_agent" in rollout(tmp_path, "job.json").stderr
+
+
+@pytest.mark.needs("local")
+def test_folders_share_the_verifier_of_their_data_set(tmp_path: Path) -> None:
+    """A shared script, a shared Python function and a task's own test, in one data set and one job."""
+    root = tmp_path / "bench"
+    write_files(root, {"dataset.toml": '[dataset]\nname = "mixed"\n[verifier]\nmodule = "tests.evaluate"\ntimeout_sec = 50\n'})
+    write_files(
+        root, {"tests/evaluate.py": "def evaluate(task):\n    return {'reward': 0.5, 'dir': float(task.task_dir.name == 'b')}\n"}
+    )
+    folder_task(root, "a", '[verifier]\nscript = "check/run.sh"\n', {"check/run.sh": "echo 0.25 > /logs/verifier/reward.txt\n"})
+    folder_task(root, "b", "[agent]\ntimeout_sec = 5\n")
+    write_job(tmp_path, {"agents": [{"name": "nop"}], "datasets": [{"path": "bench"}]})
+    results = finished(tmp_path)
+    assert results["nop/mixed/a__1"]["rewards"] == {"reward": 0.25}
+    assert results["nop/mixed/b__1"]["rewards"] == {"reward": 0.5, "dir": 1.0}
+    assert (results["nop/mixed/a__1"]["environment_type"], results["nop/mixed/b__1"]["environment_type"]) == ("local", "none")
+
+
+def test_images_reach_a_flow_as_content_blocks(tmp_path: Path) -> None:
+    toml = '[dataset]\nname = "sums"\ncategory = "vlm"\n'
+    write_rows_job(tmp_path, [row("a", picture="images/1.png")], toml)
+    write_files(tmp_path / "rows", {"images/1.png": b"PNG"})
+    (tmp_path / "flow.py").write_text(
+        "def solve(task, config):\n"
+        "    kinds = [block['type'] for block in task.instruction]\n"
+        "    good = kinds == ['text', 'image_url'] and task.instruction[1]['image_url']['url'] == 'data:image/png;base64,UE5H'\n"
+        "    return '4' if good else 'no'\n"
+    )
+    assert finished(tmp_path)["flow/sums/a__1"]["reward"] == 1.0
