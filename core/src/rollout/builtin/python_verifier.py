@@ -24,7 +24,7 @@ class PythonVerifierOptions(Struct, frozen=True, kw_only=True):
     import_path: str | None = None
     """Instead of `module`: `package.module:function`, in the data set's folder or installed."""
     timeout_sec: Annotated[float, Meta(gt=0)] | None = None
-    """Seconds for the function; the verifier's timeout when unset, which also counts the wait for a free process."""
+    """Seconds for the function; the verifier's timeout when unset."""
     memory: Quantity | None = "2Gi"
     """How much memory the function may take. Kubernetes quantity."""
     fresh: bool = False

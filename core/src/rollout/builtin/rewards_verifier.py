@@ -24,7 +24,6 @@ class RewardsVerifier:
 
     api_version = API_VERSION
     options_type = RewardsVerifierOptions
-    needs_environment = False
 
     def __init__(self, options: RewardsVerifierOptions) -> None:
         """Find the functions and decode their options.
@@ -37,8 +36,10 @@ class RewardsVerifier:
         if any(weighted) and not all(weighted):
             missing = items[weighted.index(False)].type
             raise ConfigError(f"rewards: {missing} has no `weight`, and others have; give one to each or to none")
+        funcs = [_made(item, index) for index, item in enumerate(items)]
+        self.needs_environment = any(getattr(func, "needs_environment", False) for func in funcs)
         self._rubric = Rubric(
-            [_made(item, index) for index, item in enumerate(items)],
+            funcs,
             [item.weight for item in items if item.weight is not None] or None,
             names=[item.name or item.type.rpartition(":")[2] for item in items],
         )

@@ -355,7 +355,8 @@ class RewardFunc(Protocol):
     """One part of a rubric. Constructed as `cls(options)` for each trial.
 
     A plain function may be registered instead: one whose parameter is called `trial` is called with the TrialView, any other
-    is a Python verifier (`evaluate(task, episode)` ...) and is called in a process of its own.
+    is a Python verifier (`evaluate(task, episode)` ...) and is called in a process of its own. A class that looks into the
+    sandbox says `needs_environment = True`.
     """
 
     api_version: ClassVar[tuple[int, int]]

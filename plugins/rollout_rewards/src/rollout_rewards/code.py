@@ -62,6 +62,7 @@ class Code:
 
     api_version = API_VERSION
     options_type = CodeOptions
+    needs_environment = True
 
     def __init__(self, options: CodeOptions) -> None:
         self._options = options

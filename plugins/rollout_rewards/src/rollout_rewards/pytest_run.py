@@ -36,6 +36,7 @@ class Pytest:
 
     api_version = API_VERSION
     options_type = PytestOptions
+    needs_environment = True
 
     def __init__(self, options: PytestOptions) -> None:
         self._options = options

@@ -179,11 +179,11 @@ class _Planner:
         self._plugins.append(plugin)
         return plugin, decode_options(plugin, options, f"{self._where}: {where}")
 
-    def _verifier_plugin(self, name: str, options: Mapping[str, Any]) -> Plugin:
+    def _verifier_plugin(self, name: str, options: Mapping[str, Any]) -> bool:
+        """Find a verifier and all that it is made of; whether it needs an environment."""
         plugin, decoded = self._plugin("verifiers", name, options, "verifier")
         with boundary(ConfigError, f"{self._where}: verifier ({plugin.info.name})"):
-            plugin.cls(decoded)  # finds what it is made of
-        return plugin
+            return bool(getattr(plugin.cls(decoded), "needs_environment", True))
 
     def _agents(self) -> list[PlannedAgent]:
         names = FolderNames()

@@ -14,7 +14,6 @@ from rollout.core.config.task import TaskConfig
 from rollout.core.errors import TaskError, UsageError
 from rollout.core.job.planned import PlannedTask
 from rollout.core.job.planned_rows import PlannedRows
-from rollout.core.plugins import Plugin
 from rollout.core.quantity import parse_bytes, parse_cpus
 from rollout.core.records import TaskSpec, Timeouts, VerifierSpec
 from rollout.core.tasks.rows import RowDataset
@@ -24,8 +23,8 @@ from rollout.core.tasks.verifier_declaration import DeclaredVerifier
 from rollout.core.trial.deadlines import effective_timeout
 from rollout.core.types import EnvironmentSpec, Network, Resources
 
-FindVerifier = Callable[[str, Mapping[str, Any]], Plugin]
-"""Name and options to the plugin that takes them. Raises UsageError and its kinds."""
+FindVerifier = Callable[[str, Mapping[str, Any]], bool]
+"""Name and options to whether the verifier needs an environment. Raises UsageError and its kinds."""
 
 _DEFAULT_RESOURCES = Resources(cpus=1, memory_bytes=2 * 10**9, storage_bytes=10 * 10**9)
 
@@ -149,10 +148,9 @@ class TaskPlanner:
         key = (verifier.plugin, msgspec.json.encode(verifier.options))
         if key not in self._needy:
             try:
-                plugin = self._find_verifier(verifier.plugin, verifier.options)
+                self._needy[key] = self._find_verifier(verifier.plugin, verifier.options)
             except UsageError as error:
                 raise TaskError(str(error)) from error
-            self._needy[key] = getattr(plugin.cls, "needs_environment", True)
         return self._needy[key] or (self._config.verifier.chosen() is None and declared.sandbox)
 
     def _resources(self, task: TaskConfig) -> Resources:

@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from rollout.core.aio import run_shielded
+from rollout.core.aio import off_the_clock, run_shielded
 from rollout.core.errors import CommandTimeoutError, RolloutError, VerifierError, VerifierTimeoutError
 from rollout.core.protocols import Environment, PythonCall
 from rollout.core.types import Command, OutputSink, Stream
@@ -103,7 +103,8 @@ class PythonProcesses:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
             try:
-                await turn
+                async with off_the_clock():
+                    await turn
             except asyncio.CancelledError:
                 if turn in self._waiting:
                     self._waiting.remove(turn)
