@@ -73,7 +73,7 @@ class Container:
         except Refused as error:
             return EnvironmentLostError(f"the container is gone: {error}")
         except Unreachable as error:
-            return EnvironmentLostError(str(error))
+            return self.engine.lost(str(error))
         if state.get("Running") and not state.get("Dead"):
             return None
         if state.get("OOMKilled"):

@@ -24,13 +24,11 @@ from rollout.core.errors import CommandTimeoutError, EnvironmentLostError, Sandb
 from rollout.core.types import DEFAULT_TRANSFER_LIMITS, Command, ExecResult, OutputSink, Stream, TransferLimits, TransferReport
 from rollout_docker.command import Container, RunningCommand, run_command
 from rollout_docker.engine import Refused
-from rollout_docker.http import probe
 
 _SPOOLED_BYTES = 4 * 1024 * 1024
 _MIN_STREAM_BYTES = 8 * 1024**3  # what is left out by its size comes over the wire all the same
 _MAX_WAITING_BYTES = 1024 * 1024
 _KILLED = 137
-_PROBE_TIMEOUT_SEC = 30.0
 _OOM_GRACE_SEC = 0.25
 _REMOVAL_TIMEOUT_SEC = 60.0
 _FOREIGN = (docker.errors.DockerException, requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError)
@@ -145,7 +143,7 @@ class DockerEnvironment:
     def _archives(self) -> docker.APIClient:
         """The SDK, of an engine that answers: it forgets to close a socket that does not connect. Raises OSError."""
         engine = self._container.engine
-        probe(engine.address, _PROBE_TIMEOUT_SEC)
+        engine.reachable()
         return engine.sdk.api
 
     def _put(self, source: Path, name: str, owner: tuple[int, int]) -> None:

@@ -9,12 +9,17 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from typing import IO, Any, NamedTuple
 from urllib.parse import urlsplit
 
+from rollout_docker.tls import TlsStream
+
 _CHUNK = 256 * 1024
 _MAX_LINE_BYTES = 64 * 1024
+_QUIET_SEC = 15
+_UNANSWERED = 4
 
 
 class ProtocolError(OSError):
@@ -27,15 +32,16 @@ class Address(NamedTuple):
     path: str | None
     host: str = "localhost"
     port: int = 2375
+    tls: ssl.SSLContext | None = None
 
     @classmethod
-    def parse(cls, url: str) -> Address:
+    def parse(cls, url: str, tls: ssl.SSLContext | None = None) -> Address:
         """Raises ValueError for what is neither `unix:///path` nor `tcp://host:port`."""
         parts = urlsplit(url)
         if parts.scheme == "unix" and parts.path:
             return cls(parts.netloc + parts.path)
         if parts.scheme in ("tcp", "http") and parts.hostname:
-            return cls(None, parts.hostname, parts.port or 2375)
+            return cls(None, parts.hostname, parts.port or (2375 if tls is None else 2376), tls)
         raise ValueError(f"{url!r} is neither unix:///path nor tcp://host:port")
 
 
@@ -47,6 +53,29 @@ def probe(address: Address, timeout_sec: float) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as unix:
         unix.settimeout(timeout_sec)
         unix.connect(address.path)
+
+
+async def _open_tls(address: Address, context: ssl.SSLContext) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=_CHUNK)
+    inner = asyncio.StreamReaderProtocol(reader)
+    stream = TlsStream(context, address.host, inner)
+    transport, _ = await loop.create_connection(lambda: stream, address.host, address.port)
+    try:
+        _keep_alive(transport.get_extra_info("socket"))
+        await stream.ready
+    except BaseException:
+        transport.abort()
+        raise
+    return reader, asyncio.StreamWriter(stream, inner, reader, loop)
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    """Let the kernel find out that the other machine is gone while nothing is said for hours."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", _QUIET_SEC), ("TCP_KEEPINTVL", _QUIET_SEC), ("TCP_KEEPCNT", _UNANSWERED)):
+        if hasattr(socket, name):  # not on every system
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 class Response(NamedTuple):
@@ -66,7 +95,11 @@ class Connection:
         """Raises OSError."""
         if address.path is not None:
             return cls(*await asyncio.open_unix_connection(address.path, limit=_CHUNK))
-        return cls(*await asyncio.open_connection(address.host, address.port, limit=_CHUNK))
+        if address.tls is not None:
+            return cls(*await _open_tls(address, address.tls))
+        reader, writer = await asyncio.open_connection(address.host, address.port, limit=_CHUNK)
+        _keep_alive(writer.get_extra_info("socket"))
+        return cls(reader, writer)
 
     def close(self) -> None:
         self.writer.transport.abort()  # what was not sent yet, nobody wants any more

@@ -11,7 +11,7 @@ import re
 import shutil
 import tempfile
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from docker.utils.build import exclude_paths
 from rollout.core.aio import Blocking
 from rollout.core.archive import pack
 from rollout.core.errors import BuildError, ImagePullError
+from rollout.core.protocols import BackendContext
 from rollout.core.types import EnvironmentSpec, OutputSink
 from rollout_docker.engine import Engine, Refused, Unreachable
 from rollout_docker.options import DockerOptions
@@ -42,20 +43,26 @@ _NO_BASE = re.compile(
 class Images:
     """The images that one job needs of one engine."""
 
-    def __init__(self, engine: Engine, blocking: Blocking, options: DockerOptions, *, offline: bool, job_id: str) -> None:
+    def __init__(self, engine: Engine, blocking: Blocking, options: DockerOptions, context: BackendContext) -> None:
         self._engine = engine
         self._blocking = blocking
         self._options = options
-        self._pull = "never" if offline else options.pull
-        self._job_id = job_id
+        self._pull = "never" if context.offline else options.pull
+        self._job_id = context.job_id
+        self._resolved = context.resolved
         self._made: set[str] = set()
+        self._pinned: dict[str, str] = {}
 
-    async def prepare(self, spec: EnvironmentSpec, *, force: bool, sink: OutputSink | None) -> str:
-        """Raises BuildError, ImagePullError."""
+    async def prepare(self, spec: EnvironmentSpec, *, force: bool, sink: OutputSink | None, pinned: str | None = None) -> str:
+        """Make or fetch the image of a task. `pinned`: what is fetched instead of `docker_image`.
+
+        Raises:
+            BuildError, ImagePullError
+        """
         dockerfile = dockerfile_of(spec)
         try:
             if spec.docker_image is not None and not (force and dockerfile is not None):
-                return await self._pulled(spec.docker_image, sink)
+                return await self._pulled(pinned or spec.docker_image, sink)
             if dockerfile is None:
                 raise BuildError(f"task {spec.task_name} has no environment/Dockerfile and names no image")
             tag = self.tag(spec)
@@ -69,6 +76,7 @@ class Images:
                 new = await self.inspect(tag) if old is not None else None
                 if old is not None and new is not None and old["Id"] != new["Id"]:
                     await self._delete(old["Id"])
+            await self._record(tag)
             return tag
         except (Refused, Unreachable) as error:
             raise BuildError(f"the image of task {spec.task_name} cannot be made: {error}") from error
@@ -82,6 +90,15 @@ class Images:
                 return None
             raise
         return dict(found)
+
+    def pinned(self, image: str) -> str | None:
+        """The name and digest in its registry of an image that was fetched, if it has one."""
+        return self._pinned.get(image)
+
+    async def _record(self, tag: str) -> None:
+        found = await self.inspect(tag)
+        if found is not None:
+            self._resolved(tag, found["Id"])
 
     async def remove(self, image: str) -> None:
         """Remove an image that this job built and that nobody else uses."""
@@ -134,7 +151,12 @@ class Images:
             found = await self.inspect(name)
             if found is None:
                 raise ImagePullError(f"the image {name} was fetched and is not there")
-        return str(found["Id"])
+        image = str(found["Id"])
+        pinned = _of_registry(name, found.get("RepoDigests") or [])
+        if pinned is not None:
+            self._pinned[image] = pinned
+        self._resolved(image, pinned or name)
+        return image
 
     async def _build_by_buildkit(
         self, spec: EnvironmentSpec, dockerfile: Path, tag: str, *, force: bool, sink: OutputSink | None
@@ -233,6 +255,22 @@ def _pack_context(folder: Path, dockerfile: str, out: Any) -> None:
     for path in list(kept):
         kept.update(str(parent) for parent in Path(path).parents)
     pack(folder, out, name=".", keep=kept.__contains__)
+
+
+def _of_registry(name: str, digests: Sequence[str]) -> str | None:
+    """Of the names and digests by which registries know an image, the one of the registry that `name` names."""
+    wanted = docker.auth.resolve_repository_name(name.partition("@")[0])
+    repository = _without_tag(wanted[1])
+    for digest in digests:
+        registry, rest = docker.auth.resolve_repository_name(digest.partition("@")[0])
+        if registry == wanted[0] and rest.removeprefix("library/") == repository.removeprefix("library/"):
+            return digest
+    return None
+
+
+def _without_tag(name: str) -> str:
+    head, slash, last = name.rpartition("/")
+    return head + slash + last.partition(":")[0]
 
 
 def _pull_auth(name: str) -> dict[str, str]:

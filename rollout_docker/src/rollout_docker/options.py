@@ -2,17 +2,56 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from rollout.core.quantity import Quantity, parse_bytes
 from rollout.core.types import Struct
+
+_SCHEMES = ("unix://", "tcp://", "ssh://")
+
+
+class TlsOptions(Struct, frozen=True, kw_only=True):
+    """`tls:` the files that prove who is who to an engine at `tcp://`. Relative paths start from the job file."""
+
+    ca: str | None = None
+    """Certificate of the authority that signed the engine's. Unset: the machine's own authorities."""
+    cert: str | None = None
+    """Our certificate."""
+    key: str | None = None
+    """The key of `cert`, without a passphrase."""
+
+    def __post_init__(self) -> None:
+        if (self.cert is None) != (self.key is None):
+            raise ValueError("`cert` and `key` go together")
+
+
+class HostOptions(Struct, frozen=True, kw_only=True):
+    """An item of `hosts:`."""
+
+    host: str
+    """The engine's address, as in `options.host`."""
+    slots: Annotated[int, Meta(ge=1)] | None = None
+    """How many trials run there at once; unset is no limit but the job's own."""
+    tls: TlsOptions | None = None
+
+    def __post_init__(self) -> None:
+        _check_address(self.host, self.tls)
 
 
 class DockerOptions(Struct, frozen=True, kw_only=True):
     """`environment.options` of `type: docker`."""
 
     host: str | None = None
-    """The engine's address, `unix:///path` or `tcp://host:port`. Unset: DOCKER_HOST, else the current docker context."""
+    """The engine's address: `unix:///path`, `tcp://host:port` or `ssh://user@host[:port][/path]`. Unset: DOCKER_HOST, else the
+    current docker context, else an engine of this machine (Docker, or Podman)."""
+    context: str | None = None
+    """A docker context, instead of `host`; `docker context ls` lists them."""
+    tls: TlsOptions | None = None
+    """For `host: tcp://...`. Unset: DOCKER_TLS_VERIFY and DOCKER_CERT_PATH say."""
+    hosts: list[str | HostOptions] = []
+    """Several engines instead of one `host`: addresses, or `{host, slots, tls}`. A trial goes to the least loaded."""
     pull: Literal["missing", "always", "never"] = "missing"
     """When a task's `docker_image`, and the images its Dockerfile starts from, are fetched."""
     build_args: dict[str, str] = {}
@@ -45,5 +84,26 @@ class DockerOptions(Struct, frozen=True, kw_only=True):
                 or parts[2:] not in ([], ["ro"], ["rw"])
             ):
                 raise ValueError(f"{mount!r} is not a mount; write /there:/in/container or /there:/in/container:ro")
-        if self.host is not None and not self.host.startswith(("unix://", "tcp://")):
-            raise ValueError(f"{self.host!r} is no address that can be used; write unix:///path or tcp://host:port")
+        given = [name for name in ("host", "context", "hosts") if getattr(self, name)]
+        if len(given) > 1:
+            raise ValueError(f"give one of host, context and hosts (there is {', '.join(given)})")
+        if self.host is not None:
+            _check_address(self.host, self.tls)
+        elif self.tls is not None:
+            raise ValueError("`tls` goes with `host`; an item of `hosts` has a `tls` of its own")
+        addresses = [item if isinstance(item, str) else item.host for item in self.hosts]
+        for item in self.hosts:
+            if isinstance(item, str):
+                _check_address(item, None)
+        twice = sorted({address for address in addresses if addresses.count(address) > 1})
+        if twice:
+            raise ValueError(f"`hosts` has {twice[0]} twice; how many trials a host takes is its `slots`")
+
+
+def _check_address(address: str, tls: TlsOptions | None) -> None:
+    if not address.startswith(_SCHEMES):
+        raise ValueError(
+            f"{address!r} is no address that can be used; write unix:///path, tcp://host:port or ssh://user@host[:port]"
+        )
+    if tls is not None and not address.startswith("tcp://"):
+        raise ValueError(f"`tls` goes with tcp://host:port, not with {address}")

@@ -12,13 +12,13 @@ from rollout.core.capture import OutputCapture
 from rollout.core.types import OutputSink, Stream
 from rollout_docker.engine import Engine
 
-_PASSED_ON = ("PATH", "HOME", "DOCKER_CONFIG", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+_PASSED_ON = ("PATH", "HOME", "DOCKER_CONFIG", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 _QUOTED_LINES = 20
 
 
 def client_environ(engine: Engine) -> dict[str, str]:
     """Variables of the docker command: none of the user's own but those that it needs."""
-    return {**{name: os.environ[name] for name in _PASSED_ON if name in os.environ}, "DOCKER_HOST": engine.url}
+    return {**{name: os.environ[name] for name in _PASSED_ON if name in os.environ}, **engine.client_environ}
 
 
 async def run_program(argv: Sequence[str], environ: Mapping[str, str], *, sink: OutputSink | None = None) -> tuple[int, str]:

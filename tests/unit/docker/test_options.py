@@ -26,7 +26,13 @@ from rollout_docker.options import DockerOptions
         {"mounts": ["/only/one"]},
         {"mounts": ["relative:/there"]},
         {"mounts": ["/here:/there:rwx"]},
-        {"host": "ssh://user@host"},
+        {"host": "npipe://x"},
+        {"host": "unix:///x", "context": "y"},
+        {"hosts": ["unix:///x"], "host": "unix:///y"},
+        {"hosts": ["unix:///x", "unix:///x"]},
+        {"hosts": [{"host": "tcp://x", "slots": 0}]},
+        {"host": "unix:///x", "tls": {"ca": "x"}},
+        {"host": "tcp://x", "tls": {"cert": "x"}},
     ],
 )
 def test_options_that_mean_nothing_are_refused(options: dict[str, object]) -> None:

@@ -138,6 +138,8 @@ class BackendContext(Struct, frozen=True, kw_only=True):
     offline: bool = False
     warn: Callable[[str], None] = lambda message: None
     """Tell the user something once; the text becomes part of the job's record."""
+    resolved: Callable[[str, str], None] = lambda image, content: None
+    """Say which content the reference of an image stands for, by its digest; lock.json keeps it."""
 
 
 class EnvironmentBackend(Protocol):

@@ -48,6 +48,8 @@ class Plan:
     """Trials of an earlier run that are kept."""
     kept_of: Counter[str] = field(default_factory=Counter)
     """How many of them each data set has, by its folder."""
+    image_contents: dict[str, str] = field(default_factory=dict)
+    """What the backend says that image references stand for."""
     rerun: Counter[str] = field(default_factory=Counter)
     """Why trials of an earlier run are run again, and how many."""
     store: JobStore | None = None

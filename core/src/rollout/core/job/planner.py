@@ -91,6 +91,7 @@ class _Planner:
         self._where = str(job.path.name) if job.path else "job"
         said = job.origins.get("environment.type", "default") != "default"
         self._type_given = said or job.config.environment.type != EnvironmentConfig().type
+        self._image_contents: dict[str, str] = {}
         # One for the whole job: a branch that moves while it is planned is one commit in it.
         self._registries = RegistryContext(
             base_dir=job.base_dir, cache_dir=cache_dir(environ), offline=options.offline, revisions={}
@@ -146,6 +147,7 @@ class _Planner:
             environ=self._environ,
             plugins=versions(self._plugins),
             warnings=self._warnings,
+            image_contents=self._image_contents,
         )
         try:
             plan.datasets = self._runnable(planned, agents, backend, faults)
@@ -291,6 +293,7 @@ class _Planner:
             delete=self._config.environment.delete,
             offline=self._options.offline,
             warn=self._warn_once,
+            resolved=self._image_contents.__setitem__,
         )
 
     def _warn_once(self, message: str) -> None:

@@ -88,6 +88,7 @@ class _Run:
         self._primary: list[float] = [0.0, 0.0]
         self._moves: Counter[str] = Counter()
         self._images = _earlier_images(plan)
+        self._image_contents = _earlier_contents(plan)
         self._warnings_sent = 0
         self._metrics_sent = 0.0
         self._began = time.monotonic()
@@ -291,6 +292,8 @@ class _Run:
 
     def _write_lock(self) -> None:
         plan = self._plan
+        images = {**self._images, **self._services.images.prepared}
+        contents = {**self._image_contents, **plan.image_contents}
         self._store.write(
             LOCK,
             {
@@ -298,7 +301,8 @@ class _Run:
                 "job_id": plan.job_id,
                 "plugins": plan.plugins,
                 "environment": plan.config.environment.type,
-                "images": {**self._images, **self._services.images.prepared},
+                "images": images,
+                "image_contents": {image: contents[image] for image in sorted(set(images.values())) if image in contents},
                 "tasks": [
                     {
                         "dataset": dataset.name,
@@ -340,6 +344,11 @@ def _earlier_images(plan: Plan) -> dict[str, str]:
     images = read_json(plan.directory, LOCK).get("images")
     wanted = {task.environment.digest for dataset in plan.datasets for task in dataset.kinds}
     return {digest: image for digest, image in images.items() if digest in wanted} if isinstance(images, dict) else {}
+
+
+def _earlier_contents(plan: Plan) -> dict[str, str]:
+    contents = read_json(plan.directory, LOCK).get("image_contents")
+    return dict(contents) if isinstance(contents, dict) else {}
 
 
 def _config_record(plan: Plan) -> dict[str, Any]:

@@ -1,0 +1,299 @@
+"""One engine of a job, and everything that the job has there: images, containers, projects."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import re
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from rollout.core.aio import Blocking, Once, run_shielded
+from rollout.core.errors import BuildError, EnvironmentLostError, ResourceError, SandboxError, StartError, TeardownError
+from rollout.core.protocols import BackendContext
+from rollout.core.types import EnvironmentSpec, OutputSink
+from rollout_docker.body import container_body, main_service
+from rollout_docker.command import Container
+from rollout_docker.compose import MAIN, Project, built_services, compose_file_of, remove_projects, service_image
+from rollout_docker.engine import Engine
+from rollout_docker.environment import DockerEnvironment, remove_container
+from rollout_docker.images import Images
+from rollout_docker.oom import OomWatch
+from rollout_docker.options import DockerOptions
+from rollout_docker.where import Endpoint
+
+logger = logging.getLogger(__name__)
+_FULL = re.compile(r"no space left|cannot allocate memory|non-overlapping IPv4|no available IPv4|device driver|cannot fork", re.I)
+_CONCURRENT_BUILDS = 2
+
+
+class Host:
+    """An engine that a job uses. Found when it is first needed."""
+
+    def __init__(
+        self, endpoint: Endpoint, options: DockerOptions, context: BackendContext, blocking: Blocking, threads: int
+    ) -> None:
+        self.endpoint = endpoint
+        self.used = 0
+        """Trials that are here now."""
+        self.found: Engine | None = None
+        self._options = options
+        self._context = context
+        self._blocking = blocking
+        self._threads = threads
+        self._finding = threading.Lock()
+        self._images: Images | None = None
+        self._oom: OomWatch | None = None
+        self._inspected: Once[dict[str, Any]] = Once(keep_errors=False)
+        self._usable: Once[None] = Once(keep_errors=False)  # one look per image
+        self._ready: Once[str] = Once()
+        self._building = asyncio.Semaphore(_CONCURRENT_BUILDS)
+        self._configs: dict[str, dict[str, Any]] = {}
+        self._service_images: dict[str, list[str]] = {}
+        self._left: list[Callable[[], Awaitable[None]]] = []
+
+    def __str__(self) -> str:
+        return str(self.endpoint)
+
+    @property
+    def slots(self) -> int | None:
+        return self.endpoint.slots
+
+    @property
+    def load(self) -> float:
+        """How full it is: of its slots, or of its processors."""
+        return self.used / (self.slots or (self.found.cpus if self.found is not None else 0) or 1)
+
+    @property
+    def is_full(self) -> bool:
+        return self.slots is not None and self.used >= self.slots
+
+    def open(self) -> Engine:
+        """The engine. Blocks.
+
+        Raises:
+            SandboxError: it does not answer.
+        """
+        with self._finding:
+            if self.found is None:
+                self.found = Engine.find(self.endpoint, self._threads)
+            return self.found
+
+    def suits(self, spec: EnvironmentSpec) -> bool:
+        """Whether a task can run here at all."""
+        return not spec.resources.gpus or (self.found is not None and "nvidia" in self.found.runtimes)
+
+    async def prepare(self, spec: EnvironmentSpec, *, force: bool, sink: OutputSink | None, pinned: str | None = None) -> str:
+        """Make the task's image, or images, here. `pinned`: what is fetched instead of `docker_image`, by its digest.
+
+        Raises:
+            BuildError, ImagePullError
+        """
+        self._ready.forget(spec.digest)
+        return await self._ready(spec.digest, lambda: self._prepare(spec, force, sink, pinned))
+
+    async def image(self, spec: EnvironmentSpec, *, force: bool, pinned: str | None) -> str:
+        """The task's image here, made when this is the first trial on it here.
+
+        Raises:
+            BuildError, ImagePullError
+        """
+        try:
+            return await self._ready(spec.digest, lambda: self._prepare_apart(spec, force, pinned))
+        except SandboxError as error:
+            if error.retryable or not isinstance(error, BuildError):
+                self._ready.forget(spec.digest)
+            raise
+
+    async def _prepare_apart(self, spec: EnvironmentSpec, force: bool, pinned: str | None) -> str:
+        async with self._building:
+            return await self._prepare(spec, force, None, pinned)
+
+    async def _prepare(self, spec: EnvironmentSpec, force: bool, sink: OutputSink | None, pinned: str | None) -> str:
+        if compose_file_of(spec) is None:
+            return await self.images.prepare(spec, force=force, sink=sink, pinned=pinned)
+        return await self._prepare_services(spec, force, sink)
+
+    async def start(self, spec: EnvironmentSpec, image: str, stopped: Callable[[], None]) -> DockerEnvironment:
+        """Start a container, or a project of several; `stopped` is called when it is no more.
+
+        Raises:
+            StartError, ResourceError
+        """
+        if self._oom is None:
+            self._oom = OomWatch(self.engine, self._context.job_id)
+        name = f"{prefix_of(self._context.job_id)}-{os.urandom(6).hex()}"
+        if compose_file_of(spec) is not None:
+            return await self._start_services(spec, image, name, stopped)
+        starting = asyncio.ensure_future(self._start(spec, image, name, stopped))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await run_shielded(_undo(starting))
+            raise
+
+    async def remove(self, image: str) -> None:
+        """Remove the image, and those of its services, if this job made it here."""
+        if self._images is not None:
+            for name in [*self._service_images.pop(image, []), image]:
+                await self._images.remove(name)
+
+    async def reap(self, job_id: str) -> Sequence[str]:
+        """Remove everything that a dead job left here; what it was, a line each."""
+        engine = self.engine
+        removed = list(await remove_projects(engine, f"{prefix_of(job_id)}-"))
+        query = {"all": 1, "filters": json.dumps({"label": [f"rollout.job={job_id}"]})}
+        for found in await engine.call("GET", "/containers/json", query=query):
+            name = found["Names"][0].lstrip("/") if found.get("Names") else found["Id"][:12]
+            await remove_container(Container(engine, found["Id"], found["Id"], "/"))
+            removed.append(f"container {name}")
+        return removed
+
+    async def sweep(self) -> None:
+        """Remove what could not be removed while the engine did not answer."""
+        left, self._left = self._left, []
+        for remove in left:
+            try:
+                await remove()
+            except TeardownError as error:
+                logger.warning("%s: %s; `rollout clean` tries again", self, error)
+
+    async def aclose(self) -> None:
+        oom, self._oom = self._oom, None
+        if oom is not None:
+            await oom.aclose()
+        engine, self.found = self.found, None
+        if engine is not None:
+            await asyncio.to_thread(engine.close)
+
+    @property
+    def engine(self) -> Engine:
+        assert self.found is not None, "the engine is found before anything is asked of it"
+        return self.found
+
+    @property
+    def images(self) -> Images:
+        if self._images is None:
+            self._images = Images(self.engine, self._blocking, self._options, self._context)
+        return self._images
+
+    async def _start(self, spec: EnvironmentSpec, image: str, name: str, stopped: Callable[[], None]) -> DockerEnvironment:
+        engine = self.engine
+        assert self._oom is not None
+        container = Container(engine, name, name, "/")
+        try:
+            details = await self._inspected(image, lambda: self._inspect(spec, image))
+            container.workdir = spec.workdir or details.get("WorkingDir") or "/"
+            body = container_body(
+                engine, self._options, spec, image=image, workdir=container.workdir, job_id=self._context.job_id
+            )
+            query = {"name": name, **({"platform": self._options.platform} if self._options.platform else {})}
+            container.id = (await engine.call("POST", "/containers/create", body, query))["Id"]
+            await engine.call("POST", f"/containers/{container.id}/start")
+            await self._usable(image, container.probe)
+        except SandboxError as error:
+            self._inspected.forget(image)
+            if isinstance(error, EnvironmentLostError):
+                error = StartError(f"its image's /bin/sh does not run, or the container ended at once: {error}")
+            try:
+                await self._removing(lambda: remove_container(container))()
+            except TeardownError as left:
+                logger.warning("%s; `rollout clean` tries again", left)
+            kind = ResourceError if _FULL.search(str(error)) else StartError
+            raise kind(f"the container of task {spec.task_name} does not start: {error}") from error
+        return self._environment(spec, container, lambda: remove_container(container), stopped)
+
+    def _environment(
+        self, spec: EnvironmentSpec, container: Container, remove: Callable[[], Awaitable[None]], stopped: Callable[[], None]
+    ) -> DockerEnvironment:
+        assert self._oom is not None
+        removing = self._removing(remove)
+
+        async def end() -> None:
+            try:
+                await removing()
+            finally:
+                stopped()
+
+        limited = spec.resources.memory_bytes is not None
+        return DockerEnvironment(container, self._blocking, self._oom.count if limited else None, end)
+
+    def _removing(self, remove: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+        """The same, remembered for later when it fails."""
+
+        async def removing() -> None:
+            try:
+                await remove()
+            except TeardownError:
+                self._left.append(remove)
+                raise
+
+        return removing
+
+    async def _prepare_services(self, spec: EnvironmentSpec, force: bool, sink: OutputSink | None) -> str:
+        """Make the images of a task of several services; the reference of the one that `main` is."""
+        images = self.images
+        tag = images.tag(spec)
+        usual = spec.docker_image or tag
+        project = self._project(f"{prefix_of(self._context.job_id)}-build", spec, usual, f"build-{spec.digest[:40]}")
+        config = await project.read()
+        image = str(config["services"][MAIN]["image"])
+        names = [service_image(tag, service) for service in built_services(config)]
+        if force or None in [await images.inspect(name) for name in names]:
+            await project.build(config, tag, force=force, sink=sink)
+            for name in names:
+                images.made(name)
+        if MAIN in built_services(config):
+            image = service_image(tag, MAIN)
+        elif image == usual:
+            image = await images.prepare(spec, force=force, sink=sink)
+        self._service_images[image] = [name for name in names if name != image]
+        self._configs[spec.digest] = config
+        return image
+
+    async def _start_services(
+        self, spec: EnvironmentSpec, image: str, name: str, stopped: Callable[[], None]
+    ) -> DockerEnvironment:
+        if spec.digest not in self._configs:
+            await self._prepare_services(spec, False, None)
+        project = self._project(name, spec, image, name)
+        main = main_service(self.engine, self._options, spec, job_id=self._context.job_id)
+        try:
+            container = await project.up(self._configs[spec.digest], self.images.tag(spec), main)
+            await container.probe()
+        except SandboxError as error:
+            await self._removing(project.down)()
+            raise StartError(str(error)) from error
+        except asyncio.CancelledError:
+            await run_shielded(project.abandon())
+            raise
+        return self._environment(spec, container, project.down, stopped)
+
+    def _project(self, name: str, spec: EnvironmentSpec, image: str, folder: str) -> Project:
+        return Project(self.engine, name, spec, image, self._context.work_dir / "compose" / folder)
+
+    async def _inspect(self, spec: EnvironmentSpec, image: str) -> dict[str, Any]:
+        details = await self.images.inspect(image)
+        if details is None:  # somebody removed it since
+            remade = await self.images.prepare(spec, force=False, sink=None)
+            details = await self.images.inspect(image)
+            if details is None:
+                raise StartError(f"the image {image} of task {spec.task_name} is gone; it was made anew as {remade}")
+        return dict(details.get("Config") or {})
+
+
+def prefix_of(job_id: str) -> str:
+    """What the names of everything begin with that is made for a job."""
+    return f"rollout-{job_id[:40]}"
+
+
+async def _undo(starting: asyncio.Task[DockerEnvironment]) -> None:
+    """Let a start that nobody wants any more come to its end, and remove what it made."""
+    try:
+        environment = await starting
+    except SandboxError:
+        return
+    await environment.stop()
