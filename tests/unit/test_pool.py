@@ -1,4 +1,4 @@
-"""The pool of machines: least loaded first, rests after failures, set aside for good, nobody overtakes."""
+"""The pool of machines: least loaded first, rests after failures, set aside, nobody overtakes."""
 
 from __future__ import annotations
 
@@ -89,8 +89,40 @@ async def test_rests_grow_and_the_last_failure_sets_aside_with_a_note() -> None:
     assert warnings == []
     machines.failed(machine, "no answer")
     assert warnings == ["a is set aside, its trials go to the other machines: no answer"]
+    clock.now = machine.rests_until - 1
+    assert {(await machines.take()).name for _ in range(4)} == {"b"}
+
+
+async def test_a_machine_that_was_set_aside_is_tried_again_while_others_work() -> None:
+    clock, warnings = Clock(), []
+    machines = pool(("a", None), ("b", None), warnings=warnings, clock=clock)
+    machine = machines.machines[0]
+    for _ in range(8):
+        machines.failed(machine, "no answer")
+        clock.now = machine.rests_until
+    assert len(warnings) == 1
+    machines.set_aside(machines.machines[1], "its disk is full")
+    with pytest.raises(StartError, match="no machine is left"):
+        await machines.take()
+    machines.worked(machine)
+    assert (await machines.take()).name == "a"
+
+
+async def test_a_machine_that_was_set_aside_for_good_never_comes_back() -> None:
+    clock = Clock()
+    machines = pool(("a", None), ("b", None), clock=clock)
+    lease = await machines.take()
+    machines.set_aside(machines.machines[0], "its key changed")
+    lease.release(worked=True)
     clock.now = 1e9
     assert {(await machines.take()).name for _ in range(4)} == {"b"}
+
+
+async def test_a_trial_goes_only_where_it_fits() -> None:
+    machines = pool(("a", None), ("b", None))
+    assert [(await machines.take(lambda name: name == "b")).name for _ in range(3)] == ["b"] * 3
+    with pytest.raises(StartError, match=r"no machine is left: a \(not for this task\)"):
+        await machines.take(lambda name: False)
 
 
 async def test_what_was_lost_together_counts_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
@@ -13,7 +14,8 @@ from rollout.core.errors import HostLostError, StartError
 T = TypeVar("T")
 
 _RESTS_SEC = (1.0, 3.0, 9.0, 27.0, 60.0)
-"""How long a machine rests after its first, second ... failure in a row. One more, and it is set aside for good."""
+"""How long a machine rests after its first, second ... failure in a row. One more, and it is set aside: tried again after each
+last of these while others work, and counted as lost when none does."""
 
 
 class Machine(Generic[T]):
@@ -28,7 +30,7 @@ class Machine(Generic[T]):
         self.failures = 0
         self.rests_until = 0.0
         self.set_aside: str | None = None
-        """Why it takes no more trials."""
+        """Why it is not counted on any more."""
         self.era = 0
         """Goes up with each failure, so that everything that was under way then counts as one."""
 
@@ -38,7 +40,7 @@ class Machine(Generic[T]):
 
     @property
     def has_room(self) -> bool:
-        return self.set_aside is None and (self.slots is None or self.used < self.slots)
+        return self.rests_until < math.inf and (self.slots is None or self.used < self.slots)
 
 
 class Lease(Generic[T]):
@@ -73,7 +75,7 @@ class Lease(Generic[T]):
             return
         self._held = False
         if worked and self._era == self._machine.era:
-            self._machine.failures = 0
+            self._pool.worked(self._machine)
         self._pool.released(self._machine)
 
 
@@ -93,20 +95,20 @@ class Pool(Generic[T]):
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
 
-    async def take(self) -> Lease[T]:
-        """A slot on the least loaded machine that is not resting; waits for one, first come, first served.
+    async def take(self, fits: Callable[[T], bool] = lambda value: True) -> Lease[T]:
+        """A slot on the least loaded machine that fits and is not resting; waits for one, first come, first served.
 
         The wait counts towards no deadline of the trial's phases.
 
         Raises:
-            StartError: every machine has been set aside; the text says why each was.
+            StartError: every machine that fits has been set aside; the text says why each was.
         """
-        lease = None if self._turn.locked() else self._take()
+        lease = None if self._turn.locked() else self._take(fits)
         if lease is not None:
             return lease
         async with off_the_clock(), self._turn:
             while True:
-                lease = self._take()
+                lease = self._take(fits)
                 if lease is not None:
                     return lease
                 self._changed.clear()
@@ -121,28 +123,36 @@ class Pool(Generic[T]):
         machine.era += 1
         machine.failures += 1
         if machine.failures > len(_RESTS_SEC):
-            self.set_aside(machine, why)
+            self.set_aside(machine, why, rest_sec=_RESTS_SEC[-1])
         else:
             machine.rests_until = self._clock() + _RESTS_SEC[machine.failures - 1]
         self._changed.set()
 
-    def set_aside(self, machine: Machine[T], why: str) -> None:
-        """Give the machine no more trials in this job."""
+    def set_aside(self, machine: Machine[T], why: str, *, rest_sec: float = math.inf) -> None:
+        """Count on the machine no more. After `rest_sec` it is tried again while others work; without it, never in this job."""
+        machine.rests_until = max(machine.rests_until, self._clock() + rest_sec)
         if machine.set_aside is None:
-            machine.set_aside = why
             self._warn(f"{machine.name} is set aside, its trials go to the other machines: {why}")
-            self._changed.set()
+        machine.set_aside = why
+        self._changed.set()
+
+    def worked(self, machine: Machine[T]) -> None:
+        """Forget earlier failures."""
+        if machine.rests_until < math.inf:
+            machine.failures = 0
+            machine.set_aside = None
 
     def released(self, machine: Machine[T]) -> None:
         machine.used -= 1
         self._changed.set()
 
-    def _take(self) -> Lease[T] | None:
-        if all(machine.set_aside is not None for machine in self.machines):
-            reasons = "; ".join(f"{machine.name} ({machine.set_aside})" for machine in self.machines)
+    def _take(self, fits: Callable[[T], bool]) -> Lease[T] | None:
+        fitting = [machine for machine in self.machines if fits(machine.value)]
+        if all(machine.set_aside is not None for machine in fitting):
+            reasons = "; ".join(f"{machine.name} ({machine.set_aside or 'not for this task'})" for machine in self.machines)
             raise StartError(f"no machine is left: {reasons}")
         now = self._clock()
-        free = [machine for machine in self.machines if machine.has_room and machine.rests_until <= now]
+        free = [machine for machine in fitting if machine.has_room and machine.rests_until <= now]
         if not free:
             return None
         machine = min(free, key=lambda machine: machine.load)  # the first of those that are equally loaded
