@@ -60,12 +60,24 @@ def _ssh() -> str | None:
     return _run(script, "run", "18", "test", "-s", "/run/sshd.pid")
 
 
+def _docker_engines() -> str | None:
+    """Engines that the tests start for themselves: see engines.py."""
+    if os.geteuid() != 0:
+        return "only root can start an engine"
+    path = f"{os.environ.get('PATH', '')}:/usr/sbin"
+    missing = [
+        name for name in ("dockerd", "sshd", "ssh", "openssl", "docker-registry", "busybox") if not shutil.which(name, path=path)
+    ]
+    return f"{', '.join(missing)} not installed" if missing else None
+
+
 COMPONENTS: dict[str, Callable[[], str | None]] = {
     "local": _local,
     "local-user": _local_user,
     "git-http": _git_http,
     "docker": _docker,
     "ssh": _ssh,
+    "docker-engines": _docker_engines,
 }
 """Component to a probe that says what is missing, or None."""
 

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from rollout.core.aio import Blocking
-from rollout.core.errors import SandboxError
+from rollout.core.errors import EnvironmentLostError, SandboxError
+from rollout.core.pool import Lease
 from rollout.core.protocols import API_VERSION, DOCKER_IMAGE, EXEC_USER, GPUS, LIVE_STDIO, NETWORK_NONE, BackendContext
 from rollout.core.types import EnvironmentSpec, OutputSink, Struct
 from rollout_docker.check import Checks
 from rollout_docker.environment import DockerEnvironment
 from rollout_docker.host import Host
+from rollout_docker.hosts import Hosts
 from rollout_docker.options import DockerOptions
-from rollout_docker.pool import Pool
 from rollout_docker.where import endpoints_of
 
 _MAX_THREADS = 64
@@ -30,7 +31,7 @@ class DockerBackend:
         self._context = context
         self._threads = min(context.concurrency, _MAX_THREADS) + 4
         self._blocking = Blocking(self._threads, "rollout-docker")
-        self._found: Pool | None = None
+        self._found: Hosts | None = None
         self._checks = Checks(options, context)
         self._forced: set[str] = set()
         self._pinned: dict[str, str] = {}
@@ -39,22 +40,22 @@ class DockerBackend:
     @property
     def capabilities(self) -> frozenset[str]:
         found = {EXEC_USER, LIVE_STDIO, NETWORK_NONE, DOCKER_IMAGE}
-        if self._found is not None and any("nvidia" in host.engine.runtimes for host in self._found.ready):
+        if self._found is not None and any("nvidia" in host.engine.runtimes for host in self._found.found):
             found.add(GPUS)
         return frozenset(found)
 
     def check(self, spec: EnvironmentSpec) -> None:
-        self._checks.task(spec, [host.engine for host in self._pool.open()])
+        self._checks.task(spec, [host.engine for host in self._hosts.open()])
 
     async def prepare(self, spec: EnvironmentSpec, *, force: bool = False, sink: OutputSink | None = None) -> str:
         if force:
             self._forced.add(spec.digest)
         while True:
-            host = await self._pool.pick(spec)
+            host = await self._hosts.pick(spec)
             try:
-                image = await host.prepare(spec, force=force, sink=sink)
+                image = await host.prepare(spec, force=force, sink=sink, pinned=self._pinned.get(spec.digest))
             except SandboxError:
-                if not await self._pool.is_lost(host):
+                if not await self._hosts.doubt(host):
                     raise
             else:
                 if spec.docker_image is not None and (pinned := host.images.pinned(image)) is not None:
@@ -63,23 +64,27 @@ class DockerBackend:
 
     async def start(self, spec: EnvironmentSpec, image: str) -> DockerEnvironment:
         while True:
-            slot = await self._pool.take(spec)
-            host = slot.host
+            lease = await self._hosts.take(spec)
+            started = None
             try:
-                return await host.start(spec, await self._image(host, spec, image), slot.free)
-            except BaseException as error:
-                slot.free()
-                if not isinstance(error, SandboxError) or not await self._pool.is_lost(host):
+                image = await self._image(lease.value, spec, image)
+                started = await lease.value.start(spec, image, _Place(self._hosts, lease))
+                return started
+            except SandboxError:
+                if not await self._hosts.is_lost(lease):
                     raise
+            finally:
+                if started is None:
+                    lease.release()
 
     async def remove(self, image: str) -> None:
-        for host in await self._pool.reach():
+        for host in await self._hosts.reach():
             await host.remove(image)
 
     async def reap(self, job_id: str) -> Sequence[str]:
         removed: list[str] = []
-        several = len(self._pool.hosts) > 1
-        for host in await self._pool.reach():
+        several = self._hosts.several
+        for host in await self._hosts.reach():
             removed += [f"{line} of {host}" if several else line for line in await host.reap(job_id)]
         return removed
 
@@ -89,16 +94,30 @@ class DockerBackend:
         self._blocking.close()
 
     @property
-    def _pool(self) -> Pool:
+    def _hosts(self) -> Hosts:
         if self._found is None:
             hosts = [
                 Host(endpoint, self._options, self._context, self._blocking, self._threads)
                 for endpoint in endpoints_of(self._options, self._context.base_dir)
             ]
-            self._found = Pool(hosts, self._context, self._blocking)
+            self._found = Hosts(hosts, self._context)
         return self._found
 
     async def _image(self, host: Host, spec: EnvironmentSpec, image: str) -> str:
-        if len(self._pool.hosts) == 1:
+        if not self._hosts.several:
             return image
         return await host.image(spec, force=spec.digest in self._forced, pinned=self._pinned.get(spec.digest))
+
+
+class _Place:
+    """The Place of a trial on the host of its lease."""
+
+    def __init__(self, hosts: Hosts, lease: Lease[Host]) -> None:
+        self._hosts = hosts
+        self._lease = lease
+
+    def lost(self, text: str) -> EnvironmentLostError:
+        return self._hosts.lost(self._lease, text)
+
+    def free(self) -> None:
+        self._lease.release(worked=True)

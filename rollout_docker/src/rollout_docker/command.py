@@ -62,6 +62,8 @@ class Container:
         self.name = name
         self.workdir = workdir
         self.gone: str | None = None
+        self.unreachable: Callable[[str], EnvironmentLostError] = EnvironmentLostError
+        """Makes the error for what was in it when its engine stopped answering."""
         self.running: set[RunningCommand] = set()
 
     async def lost(self) -> EnvironmentLostError | OutOfMemoryError | None:
@@ -73,7 +75,7 @@ class Container:
         except Refused as error:
             return EnvironmentLostError(f"the container is gone: {error}")
         except Unreachable as error:
-            return self.engine.lost(str(error))
+            return self.unreachable(str(error))
         if state.get("Running") and not state.get("Dead"):
             return None
         if state.get("OOMKilled"):
@@ -235,16 +237,21 @@ class RunningCommand:
         if stream == "stderr" and notes and not self._pid.done():
             self._shell_ran = True
             self._pid.set_result(int(notes.pop(0)))
-            for held in self._before:
-                self._feed("stdout", held)
-            self._before.clear()
-        if output:
-            if stream == "stdout" and not self._pid.done() and sum(map(len, self._before)) < _MAX_HELD_BYTES:
-                self._before.append(output)
-            else:
-                self._feed(stream, output)
+            self._let_go()
+        if output and stream == "stdout" and not self._shell_ran:
+            self._before.append(output)
+            if sum(map(len, self._before)) > _MAX_HELD_BYTES:  # no engine's message is that long: the shell's note is on its way
+                self._shell_ran = True
+                self._let_go()
+        elif output:
+            self._feed(stream, output)
         if notes:
             self._ended[stream] = int(notes[-1])
+
+    def _let_go(self) -> None:
+        for held in self._before:
+            self._feed("stdout", held)
+        self._before.clear()
 
     async def _ended_otherwise(self) -> int:
         """The exit code when the shell could not say it: it never ran, or something killed it."""

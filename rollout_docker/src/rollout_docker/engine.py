@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import shutil
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ import docker.errors
 import docker.tls
 import requests.exceptions
 
-from rollout.core.errors import EnvironmentLostError, RolloutError, SandboxError
+from rollout.core.errors import RolloutError, SandboxError
 from rollout_docker.http import Address, Connection, Response, probe
 from rollout_docker.tunnel import Tunnel
 from rollout_docker.where import Endpoint
@@ -29,6 +30,7 @@ _CALL_TIMEOUT_SEC = 300.0
 _CONNECT_TIMEOUT_SEC = 30.0
 _PROBE_TIMEOUT_SEC = 10
 _MIN_API = (1, 40)
+_ANY_API = "1.40"  # what the SDK wants to hear before the engine was asked
 _HELP = "start one (`systemctl start docker`, or Docker Desktop), name one in DOCKER_HOST, or use `environment.type: local`"
 _TOO_OLD = "it is older than Docker 19.03 or Podman 3; take a newer one, or `environment.type: local`"
 _DENIED = (
@@ -124,8 +126,6 @@ class Engine:
         self.missing_limits = [
             name for name, key in (("memory", "MemoryLimit"), ("cpus", "CpuCfsQuota"), ("pids", "PidsLimit")) if not info.get(key)
         ]
-        self.lost: Callable[[str], EnvironmentLostError] = EnvironmentLostError
-        """Makes the error for what was in a container when the engine stopped answering."""
         self._prefix = f"/v{sdk.api.api_version}"
         self._mending = asyncio.Lock()
 
@@ -149,25 +149,22 @@ class Engine:
         try:
             way.open()
             probe(way.address, _PROBE_TIMEOUT_SEC)  # the SDK leaks a socket when nobody listens
-            sdk = docker.DockerClient(
-                base_url=way.sdk_url, tls=way.sdk_tls, version="auto", timeout=_PROBE_TIMEOUT_SEC, max_pool_size=threads
-            )
+            with contextlib.closing(_sdk(way, _ANY_API, 1)) as asking:
+                version = asking.api.version(api_version=False)
         except PermissionError as error:
             raise SandboxError(f"the Docker engine at {endpoint} does not let us in: {_DENIED}") from error
-        except docker.errors.InvalidVersion as error:
-            raise SandboxError(f"the Docker engine at {endpoint} is too old ({_reason(error)}): {_TOO_OLD}") from error
         except foreign as error:
             raise SandboxError(f"no Docker engine answers at {endpoint} ({_reason(error)}): {_HELP}") from error
+        api = str(version.get("ApiVersion"))
+        if _parts(api) < _MIN_API:
+            raise SandboxError(f"the Docker engine at {endpoint} is too old (its API is {api}, 1.40 is needed): {_TOO_OLD}")
+        sdk = _sdk(way, api, threads)
         try:
-            info, version = sdk.info(), sdk.version()
+            info = sdk.info()
             sdk.api.timeout = int(_CALL_TIMEOUT_SEC)
         except foreign as error:
             sdk.close()
             raise SandboxError(f"the Docker engine at {endpoint} does not say what it is ({_reason(error)}): {_HELP}") from error
-        api = str(sdk.api.api_version)
-        if tuple(int(part) for part in api.split(".")) < _MIN_API:
-            sdk.close()
-            raise SandboxError(f"the Docker engine at {endpoint} is too old (its API is {api}, 1.40 is needed): {_TOO_OLD}")
         return cls(way, sdk, info, version)
 
     def close(self) -> None:
@@ -253,6 +250,18 @@ class Engine:
             raise Unreachable(f"the Docker engine does not answer any more: {_reason(error)}") from error
         finally:
             connection.close()
+
+
+def _sdk(way: Way, api: str, threads: int) -> docker.DockerClient:
+    sdk = docker.DockerClient(
+        base_url=way.sdk_url, tls=way.sdk_tls, version=api, timeout=_PROBE_TIMEOUT_SEC, max_pool_size=threads
+    )
+    sdk.api.trust_env = False  # REQUESTS_CA_BUNDLE would win over the engine's own authority
+    return sdk
+
+
+def _parts(api: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in api.split(".") if part.isdecimal())
 
 
 def encode(body: Any) -> bytes:

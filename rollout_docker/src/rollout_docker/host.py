@@ -9,7 +9,7 @@ import os
 import re
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from rollout.core.aio import Blocking, Once, run_shielded
 from rollout.core.errors import BuildError, EnvironmentLostError, ResourceError, SandboxError, StartError, TeardownError
@@ -30,6 +30,18 @@ _FULL = re.compile(r"no space left|cannot allocate memory|non-overlapping IPv4|n
 _CONCURRENT_BUILDS = 2
 
 
+class Place(Protocol):
+    """A trial's place on a host."""
+
+    def lost(self, text: str) -> EnvironmentLostError:
+        """The error for what was there when the engine stopped answering."""
+        ...
+
+    def free(self) -> None:
+        """Nothing is there any more. Idempotent."""
+        ...
+
+
 class Host:
     """An engine that a job uses. Found when it is first needed."""
 
@@ -37,9 +49,9 @@ class Host:
         self, endpoint: Endpoint, options: DockerOptions, context: BackendContext, blocking: Blocking, threads: int
     ) -> None:
         self.endpoint = endpoint
-        self.used = 0
-        """Trials that are here now."""
         self.found: Engine | None = None
+        self.doubted = False
+        """It did not answer when it was last heard of."""
         self._options = options
         self._context = context
         self._blocking = blocking
@@ -57,19 +69,6 @@ class Host:
 
     def __str__(self) -> str:
         return str(self.endpoint)
-
-    @property
-    def slots(self) -> int | None:
-        return self.endpoint.slots
-
-    @property
-    def load(self) -> float:
-        """How full it is: of its slots, or of its processors."""
-        return self.used / (self.slots or (self.found.cpus if self.found is not None else 0) or 1)
-
-    @property
-    def is_full(self) -> bool:
-        return self.slots is not None and self.used >= self.slots
 
     def open(self) -> Engine:
         """The engine. Blocks.
@@ -117,8 +116,8 @@ class Host:
             return await self.images.prepare(spec, force=force, sink=sink, pinned=pinned)
         return await self._prepare_services(spec, force, sink)
 
-    async def start(self, spec: EnvironmentSpec, image: str, stopped: Callable[[], None]) -> DockerEnvironment:
-        """Start a container, or a project of several; `stopped` is called when it is no more.
+    async def start(self, spec: EnvironmentSpec, image: str, place: Place) -> DockerEnvironment:
+        """Start a container, or a project of several.
 
         Raises:
             StartError, ResourceError
@@ -127,8 +126,8 @@ class Host:
             self._oom = OomWatch(self.engine, self._context.job_id)
         name = f"{prefix_of(self._context.job_id)}-{os.urandom(6).hex()}"
         if compose_file_of(spec) is not None:
-            return await self._start_services(spec, image, name, stopped)
-        starting = asyncio.ensure_future(self._start(spec, image, name, stopped))
+            return await self._start_services(spec, image, name, place)
+        starting = asyncio.ensure_future(self._start(spec, image, name, place))
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
@@ -180,7 +179,7 @@ class Host:
             self._images = Images(self.engine, self._blocking, self._options, self._context)
         return self._images
 
-    async def _start(self, spec: EnvironmentSpec, image: str, name: str, stopped: Callable[[], None]) -> DockerEnvironment:
+    async def _start(self, spec: EnvironmentSpec, image: str, name: str, place: Place) -> DockerEnvironment:
         engine = self.engine
         assert self._oom is not None
         container = Container(engine, name, name, "/")
@@ -204,19 +203,20 @@ class Host:
                 logger.warning("%s; `rollout clean` tries again", left)
             kind = ResourceError if _FULL.search(str(error)) else StartError
             raise kind(f"the container of task {spec.task_name} does not start: {error}") from error
-        return self._environment(spec, container, lambda: remove_container(container), stopped)
+        return self._environment(spec, container, lambda: remove_container(container), place)
 
     def _environment(
-        self, spec: EnvironmentSpec, container: Container, remove: Callable[[], Awaitable[None]], stopped: Callable[[], None]
+        self, spec: EnvironmentSpec, container: Container, remove: Callable[[], Awaitable[None]], place: Place
     ) -> DockerEnvironment:
         assert self._oom is not None
+        container.unreachable = place.lost
         removing = self._removing(remove)
 
         async def end() -> None:
             try:
                 await removing()
             finally:
-                stopped()
+                place.free()
 
         limited = spec.resources.memory_bytes is not None
         return DockerEnvironment(container, self._blocking, self._oom.count if limited else None, end)
@@ -254,9 +254,7 @@ class Host:
         self._configs[spec.digest] = config
         return image
 
-    async def _start_services(
-        self, spec: EnvironmentSpec, image: str, name: str, stopped: Callable[[], None]
-    ) -> DockerEnvironment:
+    async def _start_services(self, spec: EnvironmentSpec, image: str, name: str, place: Place) -> DockerEnvironment:
         if spec.digest not in self._configs:
             await self._prepare_services(spec, False, None)
         project = self._project(name, spec, image, name)
@@ -270,7 +268,7 @@ class Host:
         except asyncio.CancelledError:
             await run_shielded(project.abandon())
             raise
-        return self._environment(spec, container, project.down, stopped)
+        return self._environment(spec, container, project.down, place)
 
     def _project(self, name: str, spec: EnvironmentSpec, image: str, folder: str) -> Project:
         return Project(self.engine, name, spec, image, self._context.work_dir / "compose" / folder)

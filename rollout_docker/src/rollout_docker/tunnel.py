@@ -1,7 +1,7 @@
 """`ssh://`: one ssh process that forwards the socket of a remote engine to a local one.
 
 A forwarded socket costs no process per call and does not count against the server's MaxSessions, both of which
-`docker system dial-stdio` does: 20 calls took 0.3 s through it and 6 s through a dial-stdio each.
+`docker system dial-stdio` does: 20 calls took 0.18 s through it, 4.9 s by a dial-stdio each over one shared connection.
 """
 
 from __future__ import annotations
