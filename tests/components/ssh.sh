@@ -18,7 +18,7 @@ machine() { echo "$state/$1"; }
 inside() { # N COMMAND...: in machine N
     number=$1
     shift
-    nsenter --target "$(cat "$(machine "$number")/pid")" --mount --pid --net --uts --ipc --root --wd=/ "$@"
+    nsenter --target "$(cat "$(machine "$number")/pid")" --mount --pid --net --uts --ipc --root --wd "$@"
 }
 
 boot() { # N: make machine N and start it

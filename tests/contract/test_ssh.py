@@ -36,3 +36,12 @@ class TestNamespaceOfAnOrdinaryUser(EnvironmentSuite):
 
     def make(self, context: BackendContext) -> SshBackend:
         return backend(context, **options(3, user="lab"))
+
+
+class TestHost(EnvironmentSuite):
+    """Bare machines, each leased to one trial at a time."""
+
+    capabilities = frozenset({EXEC_USER, LIVE_STDIO})
+
+    def make(self, context: BackendContext) -> SshBackend:
+        return backend(context, **options(*range(9, 17)), mode="host")

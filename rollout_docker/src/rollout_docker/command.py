@@ -16,10 +16,11 @@ from typing import Any
 from rollout.core.aio import run_shielded
 from rollout.core.capture import OutputCapture
 from rollout.core.errors import EnvironmentLostError, OutOfMemoryError, SandboxError
+from rollout.core.notes import Notes
 from rollout.core.types import Command, Stream
 from rollout_docker.engine import Engine, Refused, Unreachable, checked, encode
 from rollout_docker.http import Connection
-from rollout_docker.stream import Frames, Notes
+from rollout_docker.stream import Frames
 
 _CHUNK = 256 * 1024
 _KILL_TIMEOUT_SEC = 30.0

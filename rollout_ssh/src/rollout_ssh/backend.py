@@ -19,11 +19,13 @@ from rollout.core.sandbox.limits import unenforced
 from rollout.core.sandbox.recipe import Recipe
 from rollout.core.types import EnvironmentSpec, OutputSink, Struct
 from rollout_ssh.address import find_hosts, read_ssh_config, resolve
+from rollout_ssh.bare import BareEnvironment
 from rollout_ssh.connection import Login, Refused, Unreachable
 from rollout_ssh.disk import RemoteDisk
 from rollout_ssh.host import Host
+from rollout_ssh.leases import probe, put_back, start_bare
 from rollout_ssh.namespace import NamespaceEnvironment
-from rollout_ssh.options import SshOptions
+from rollout_ssh.options import Mode, SshOptions
 from rollout_ssh.session import Session
 
 _MAX_THREADS = 64
@@ -48,6 +50,8 @@ class SshBackend:
 
     @property
     def capabilities(self) -> frozenset[str]:
+        if self._options.mode == "host":
+            return frozenset({LIVE_STDIO, EXEC_USER})
         found = {LIVE_STDIO, NETWORK_NONE}
         sessions = [session for host in self._hosts() if (session := host.last_session) is not None]
         if all(session.ids != "one" for session in sessions):
@@ -66,13 +70,16 @@ class SshBackend:
             )
         if recipe is not None and recipe.base != "scratch" and self._options.rootfs is None:
             self._warn("from", f"FROM {recipe.base} is not used: the host is the base (type: ssh, task {spec.task_name})")
-        for host in self._hosts():
-            self._warn_of(host, spec)
+        if self._options.mode == "host":
+            self._warn("limits", "type: ssh, mode: host enforces no limits of memory, processors, processes and storage")
+        else:
+            for host in self._hosts():
+                self._warn_of(host, spec)
 
     async def prepare(self, spec: EnvironmentSpec, *, force: bool = False, sink: OutputSink | None = None) -> str:
         """Make the layer on one host; the others make it when they first need it."""
         recipe = layers.read(spec)
-        if recipe is None:
+        if recipe is None or self._options.mode == "host":
             return layers.NO_IMAGE
         while True:
             lease = await self._lease()
@@ -86,10 +93,16 @@ class SshBackend:
             finally:
                 lease.release()
 
-    async def start(self, spec: EnvironmentSpec, image: str) -> NamespaceEnvironment:
+    async def start(self, spec: EnvironmentSpec, image: str) -> NamespaceEnvironment | BareEnvironment:
         while True:
             lease = await self._lease()
             try:
+                if self._options.mode == "host":
+                    bare = await self._start_bare(lease, spec)
+                    if bare is not None:
+                        return bare
+                    lease.release()
+                    continue
                 session = await self._session(lease)
                 if session is not None:
                     return await self._start(lease, session, spec)
@@ -119,9 +132,12 @@ class SshBackend:
                 self._context.warn(f"{machine.name}: what the job left there was not looked for: {machine.set_aside}")
                 continue
             try:
+                if self._options.mode == "host":
+                    removed += await put_back(machine.value, job_id, self._blocking, self._options.lost_after_sec)
+                    continue
                 session = await machine.value.session(self._blocking)
                 removed += await _reap(session, job_id)
-            except (Unreachable, EnvironmentLostError) as error:
+            except (Refused, Unreachable, EnvironmentLostError) as error:
                 self._context.warn(f"what the job left there was not looked for: {error}")
         return removed
 
@@ -163,7 +179,7 @@ class SshBackend:
             return
         machines = self._machines().machines
         with ThreadPoolExecutor(min(len(machines), _MAX_CONNECTING), "rollout-ssh") as threads:
-            faults = list(threads.map(lambda machine: _fault(machine.value), machines))
+            faults = list(threads.map(lambda machine: _fault(machine.value, self._options.mode), machines))
         refused = [str(fault) for fault in faults if isinstance(fault, Refused)]
         down = [str(fault) for fault in faults if isinstance(fault, Unreachable)]
         if refused or len(down) == len(machines):
@@ -189,6 +205,26 @@ class SshBackend:
         return None
 
     # --- sandboxes ---
+
+    async def _start_bare(self, lease: Lease[Host], spec: EnvironmentSpec) -> BareEnvironment | None:
+        """None when the host is not to be had, which the pool has been told."""
+
+        def ended(worked: bool) -> None:
+            if not worked:
+                lease.failed("it was lost")
+            lease.release(worked=worked)
+
+        def busy() -> None:
+            self._warn(f"busy {lease.name}", f"{lease.name} is leased to another job: its trials wait for their turn")
+
+        options, job_id = self._options, self._context.job_id
+        try:
+            return await start_bare(lease.value, spec, job_id, self._blocking, options.lost_after_sec, ended, busy)
+        except Unreachable as error:
+            lease.failed(str(error))
+        except Refused as error:
+            lease.set_aside(str(error))
+        return None
 
     async def _start(self, lease: Lease[Host], session: Session, spec: EnvironmentSpec) -> NamespaceEnvironment:
         key = await self._layer(lease.value, session, spec, force=False, sink=None)
@@ -269,9 +305,12 @@ def _local(path: str, base: Path) -> Path:
     return base / Path(path).expanduser()
 
 
-def _fault(host: Host) -> SandboxError | None:
+def _fault(host: Host, mode: Mode) -> SandboxError | None:
     try:
-        host.launch()
+        if mode == "host":
+            probe(host)
+        else:
+            host.launch()
     except (Refused, Unreachable) as error:
         return error
     return None

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollout.core.notes import Notes
 from rollout_docker.http import Address, Connection, ProtocolError
-from rollout_docker.stream import Frames, Notes
+from rollout_docker.stream import Frames
 
 MARK = b"\x1erollout-0123 "
 

@@ -118,6 +118,15 @@ class Environment(Protocol):
         ...
 
 
+@runtime_checkable
+class SharedProcesses(Protocol):
+    """An environment whose processes are among those of others, so that `kill -9 -1` in it is not for it alone."""
+
+    async def kill_everything(self) -> None:
+        """Kill every process that was started in the environment, however it was started."""
+        ...
+
+
 class BackendContext(Struct, frozen=True, kw_only=True):
     """What a backend knows of the job it serves."""
 

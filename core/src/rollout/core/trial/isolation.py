@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rollout.core.errors import RolloutError, StartError, VerifierError
-from rollout.core.protocols import Environment
+from rollout.core.protocols import Environment, SharedProcesses
 from rollout.core.trial.paths import AGENT_LOGS, ARTIFACTS, INSTRUCTION_FILE, ORACLE, RLLM_FOLDER, TESTS, VERIFIER_LOGS
 from rollout.core.types import Command
 
@@ -87,6 +87,9 @@ class Isolation:
 
     async def kill_everything(self) -> None:
         """Kill all that runs in the environment but its init."""
+        if isinstance(self._environment, SharedProcesses):
+            await self._environment.kill_everything()
+            return
         await self._shell(_KILL_ALL, (), VerifierError, "killing what the agent left running", check=False)
 
     async def _shell(

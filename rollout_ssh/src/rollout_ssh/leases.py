@@ -1,0 +1,129 @@
+"""Bare hosts for trials: leasing one, carrying out the task's Dockerfile on it, and giving it back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import paramiko
+
+from rollout.core.aio import Blocking, run_shielded
+from rollout.core.errors import StartError
+from rollout.core.sandbox import layers
+from rollout.core.sandbox.build import run_steps
+from rollout.core.sandbox.config import DEFAULT_WORKDIR
+from rollout.core.types import Command, EnvironmentSpec
+from rollout_ssh import scripts
+from rollout_ssh.bare import BareEnvironment
+from rollout_ssh.channels import Channels
+from rollout_ssh.connection import Connection, Refused, Unreachable
+from rollout_ssh.holder import Holder
+from rollout_ssh.host import Host
+
+_NEEDED = "head timeout comm mkfifo chroot sort tr ls tar"
+_PROBE = f"""
+[ -w / ] || {{ echo "it takes a user who may write to /, such as root"; exit 1; }}
+for p in {_NEEDED}; do command -v $p > /dev/null || {{ echo "there is no $p"; exit 1; }}; done
+tar --version | head -c 200 | {{ read -r line; case $line in *GNU*) ;; *) echo "its tar is not GNU tar"; exit 1;; esac; }}
+"""
+_OWNER = f"[ ! -f {scripts.LEASE}/token ] || cat {scripts.LEASE}/token"
+_ANSWER_SEC = 60.0
+
+
+async def start_bare(
+    host: Host,
+    spec: EnvironmentSpec,
+    job_id: str,
+    blocking: Blocking,
+    lost_after_sec: float,
+    ended: Callable[[bool], None],
+    busy: Callable[[], None],
+) -> BareEnvironment:
+    """Lease the host and make it what the task's Dockerfile says. `busy` is called when somebody else has it.
+
+    Raises:
+        Refused, Unreachable, BuildError, StartError, HostLostError
+    """
+    connection = await blocking(host.connect)
+    try:
+        token = f"{job_id}-{os.urandom(4).hex()}"
+        holder = await Holder.take(connection, blocking, token, lost_after_sec, busy)
+    except BaseException:
+        await run_shielded(blocking(connection.close))
+        raise
+    environment = BareEnvironment(host.name, Channels(connection, host.connect, blocking), holder, blocking, ended)
+    try:
+        await _furnish(environment, spec, holder.machine)
+    except BaseException:
+        environment.disown()
+        await run_shielded(environment.stop())
+        raise
+    return environment
+
+
+async def _furnish(environment: BareEnvironment, spec: EnvironmentSpec, machine: str) -> None:
+    recipe = layers.read(spec)
+    env, workdir, user = {}, None, None
+    if recipe is not None:
+        state = await run_steps(recipe, environment, machine, None)
+        env, workdir, user = state.env, state.workdir, state.user
+    folder = spec.workdir or workdir or DEFAULT_WORKDIR
+    made = await environment.exec(Command(argv=("mkdir", "-p", folder), cwd="/"))
+    if made.exit_code != 0:
+        raise StartError(f"cannot make the folder {folder}: {made.stderr.decode('utf-8', 'replace').strip()}")
+    environment.env, environment.workdir, environment.user = {**env, **spec.env}, folder, user
+
+
+def probe(host: Host) -> None:
+    """Whether the host can be leased at all. Blocks.
+
+    Raises:
+        Refused, Unreachable
+    """
+    connection = host.connect()
+    try:
+        said = ask(connection, _PROBE)
+    finally:
+        connection.close()
+    if said:
+        raise Refused(f"{host.name}: mode: host: {said}")
+
+
+async def put_back(host: Host, job_id: str, blocking: Blocking, lost_after_sec: float) -> list[str]:
+    """Put the host back where a job that is dead could not; what was done.
+
+    Raises:
+        Refused, Unreachable
+    """
+    connection = await blocking(host.connect)
+    try:
+        owner = await blocking(ask, connection, _OWNER)
+        if not owner.startswith(f"{job_id}-"):
+            return []
+        holder = await Holder.take(connection, blocking, f"{job_id}-clean", lost_after_sec, lambda: None)
+        await holder.release()
+        holder.close()
+        return [f"the lease of {host.name}, and what its trial left"]
+    finally:
+        await run_shielded(blocking(connection.close))
+
+
+def ask(connection: Connection, script: str) -> str:
+    """What a script prints. Blocks.
+
+    Raises:
+        Unreachable
+    """
+    line, data = scripts.command_line(script)
+    try:
+        channel = connection.run(line, _ANSWER_SEC)
+        channel.settimeout(_ANSWER_SEC)
+        channel.sendall(data)
+        channel.shutdown_write()
+        said = b""
+        while chunk := channel.recv(4096):
+            said += chunk
+        channel.close()
+    except (OSError, paramiko.ChannelException) as error:
+        raise Unreachable(f"{connection.name}: {error}") from error
+    return said.decode("utf-8", "replace").strip()
