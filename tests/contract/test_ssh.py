@@ -41,7 +41,7 @@ class TestNamespaceOfAnOrdinaryUser(EnvironmentSuite):
 class TestHost(EnvironmentSuite):
     """Bare machines, each leased to one trial at a time."""
 
-    capabilities = frozenset({EXEC_USER, LIVE_STDIO})
+    capabilities = frozenset({EXEC_USER, LIVE_STDIO, NETWORK_NONE})
 
     def make(self, context: BackendContext) -> SshBackend:
         return backend(context, **options(*range(9, 17)), mode="host")

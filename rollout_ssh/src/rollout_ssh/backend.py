@@ -51,7 +51,8 @@ class SshBackend:
     @property
     def capabilities(self) -> frozenset[str]:
         if self._options.mode == "host":
-            return frozenset({LIVE_STDIO, EXEC_USER})
+            cuts = all(host.cuts_network for host in self._hosts())
+            return frozenset({LIVE_STDIO, EXEC_USER, *([NETWORK_NONE] if cuts else [])})
         found = {LIVE_STDIO, NETWORK_NONE}
         sessions = [session for host in self._hosts() if (session := host.last_session) is not None]
         if all(session.ids != "one" for session in sessions):
@@ -219,7 +220,9 @@ class SshBackend:
 
         options, job_id = self._options, self._context.job_id
         try:
-            return await start_bare(lease.value, spec, job_id, self._blocking, options.lost_after_sec, ended, busy)
+            return await start_bare(
+                lease.value, spec, job_id, self._blocking, options.lost_after_sec, ended, busy, network=self._network(spec)
+            )
         except Unreachable as error:
             lease.failed(str(error))
         except Refused as error:
@@ -308,7 +311,7 @@ def _local(path: str, base: Path) -> Path:
 def _fault(host: Host, mode: Mode) -> SandboxError | None:
     try:
         if mode == "host":
-            probe(host)
+            host.cuts_network = probe(host)
         else:
             host.launch()
     except (Refused, Unreachable) as error:

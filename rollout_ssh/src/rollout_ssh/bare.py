@@ -296,6 +296,7 @@ class BareCommand:
                 workdir="/" if plain else environment.workdir,
                 cwd=command.cwd,
                 user=None if plain else environment.account(command.user),
+                net=environment._holder.net,
             )
         except ValueError as error:
             raise SandboxError(str(error)) from error

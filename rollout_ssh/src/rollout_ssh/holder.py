@@ -26,6 +26,8 @@ class Holder:
         self.token = token
         self.group = ""
         """The control group of the lease; empty where there is none."""
+        self.net: str | None = None
+        """The process whose network the trial's commands have; None is the machine's own."""
         self.machine = ""
         self.user_id = -1
         self.on_lost: Callable[[str], object] = lambda why: None
@@ -42,7 +44,14 @@ class Holder:
 
     @classmethod
     async def take(
-        cls, connection: Connection, blocking: Blocking, token: str, lost_after_sec: float, busy: Callable[[], None]
+        cls,
+        connection: Connection,
+        blocking: Blocking,
+        token: str,
+        lost_after_sec: float,
+        busy: Callable[[], None],
+        *,
+        network: str = "host",
     ) -> Holder:
         """Lease the host; waits, off the clock, while somebody else has it, and calls `busy` then.
 
@@ -51,7 +60,7 @@ class Holder:
             Unreachable
         """
         silence = f"{2 * lost_after_sec:g}"
-        line, data = scripts.command_line(scripts.HOLDER, "rollout-holder", token, silence)
+        line, data = scripts.command_line(scripts.HOLDER, "rollout-holder", token, silence, network)
         try:
             channel = await blocking(connection.run, line, _READY_SEC)
         except paramiko.ChannelException as error:
@@ -112,9 +121,10 @@ class Holder:
                         words = await self._lines.get()
                 self._lines.put_nowait(words)
                 continue
-            if words[0] == scripts.READY and len(words) == 4:
+            if words[0] == scripts.READY and len(words) == 5:
                 self.user_id, self.machine = int(words[1]), words[2]
                 self.group = "" if words[3] == "none" else words[3]
+                self.net = None if words[4] == "none" else words[4]
                 return
 
     async def _beat(self) -> None:

@@ -26,6 +26,8 @@ class Host:
         self._job_id = job_id
         self._session: Session | None = None
         self._connecting = asyncio.Lock()
+        self.cuts_network = True
+        """`mode: host`: whether a trial can be without the network there, as far as is known."""
 
     @property
     def name(self) -> str:

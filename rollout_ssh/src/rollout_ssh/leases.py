@@ -20,11 +20,13 @@ from rollout_ssh.connection import Connection, Refused, Unreachable
 from rollout_ssh.holder import Holder
 from rollout_ssh.host import Host
 
+_CUTS = "it can cut the network off"
 _NEEDED = "head timeout comm mkfifo chroot sort tr ls tar"
 _PROBE = f"""
 [ -w / ] || {{ echo "it takes a user who may write to /, such as root"; exit 1; }}
 for p in {_NEEDED}; do command -v $p > /dev/null || {{ echo "there is no $p"; exit 1; }}; done
-tar --version | head -c 200 | {{ read -r line; case $line in *GNU*) ;; *) echo "its tar is not GNU tar"; exit 1;; esac; }}
+case $(tar --version 2> /dev/null) in *GNU*) ;; *) echo "its tar is not GNU tar"; exit 1;; esac
+unshare --net sh -c "ip link set lo up && nsenter --target \\$\\$ --net true" 2> /dev/null && echo "{_CUTS}"
 """
 _OWNER = f"[ ! -f {scripts.LEASE}/token ] || cat {scripts.LEASE}/token"
 _ANSWER_SEC = 60.0
@@ -38,6 +40,8 @@ async def start_bare(
     lost_after_sec: float,
     ended: Callable[[bool], None],
     busy: Callable[[], None],
+    *,
+    network: str,
 ) -> BareEnvironment:
     """Lease the host and make it what the task's Dockerfile says. `busy` is called when somebody else has it.
 
@@ -47,7 +51,7 @@ async def start_bare(
     connection = await blocking(host.connect)
     try:
         token = f"{job_id}-{os.urandom(4).hex()}"
-        holder = await Holder.take(connection, blocking, token, lost_after_sec, busy)
+        holder = await Holder.take(connection, blocking, token, lost_after_sec, busy, network=network)
     except BaseException:
         await run_shielded(blocking(connection.close))
         raise
@@ -74,8 +78,8 @@ async def _furnish(environment: BareEnvironment, spec: EnvironmentSpec, machine:
     environment.env, environment.workdir, environment.user = {**env, **spec.env}, folder, user
 
 
-def probe(host: Host) -> None:
-    """Whether the host can be leased at all. Blocks.
+def probe(host: Host) -> bool:
+    """Whether the host can be leased at all. Blocks. Returns whether it can cut the network off for a trial.
 
     Raises:
         Refused, Unreachable
@@ -85,8 +89,9 @@ def probe(host: Host) -> None:
         said = ask(connection, _PROBE)
     finally:
         connection.close()
-    if said:
+    if said not in (_CUTS, ""):
         raise Refused(f"{host.name}: mode: host: {said}")
+    return said == _CUTS
 
 
 async def put_back(host: Host, job_id: str, blocking: Blocking, lost_after_sec: float) -> list[str]:

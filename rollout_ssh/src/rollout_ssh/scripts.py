@@ -39,12 +39,12 @@ kill_all() {
 }
 """
 
-# Holds the lease while it is told that somebody wants it, then puts the host back: $1 token, $2 seconds of silence.
+# Holds the lease while it is told that somebody wants it, then puts the host back: $1 token, $2 seconds of silence, $3 network.
 # What is new in the folders of `places` when the lease ends was made by the trial.
 HOLDER = f"""
 trap '' HUP PIPE
 exec 2>/dev/null
-token=$1 silence=$2 lease={LEASE} group= parent=
+token=$1 silence=$2 network=$3 lease={LEASE} group= parent= net=none
 {_KILL_ALL}
 places() {{ printf '%s\\n' / /opt /srv /tmp /var/tmp /home /usr/local /usr/local/* "$HOME"; }}
 listing() {{
@@ -60,6 +60,7 @@ put_back() {{
         i=0
         while [ -n "$group" ] && [ -d "$group" ] && [ $i -lt 200 ]; do rmdir "$group" && break; i=$((i+1)); sleep 0.01; done
     done
+    read -r net < "$lease/net" && kill -9 "$net"
     [ -f "$lease/before" ] && listing | LC_ALL=C comm -13 "$lease/before" - | while IFS= read -r path; do
         case $path in */.|*/..|*/|"$lease"|*/systemd-private-*) continue;; esac
         rm -rf --one-file-system -- "$path"
@@ -94,10 +95,16 @@ for parent in /sys/fs/cgroup /sys/fs/cgroup/unified /sys/fs/cgroup/pids /sys/fs/
     [ -f "$parent/cgroup.procs" ] && mkdir "$parent/rollout-$token" && group=$parent/rollout-$token && break
 done
 echo "${{group:-none}}" > "$lease/group"
+if [ "$network" = none ]; then
+    unshare --net sh -c 'ip link set lo up && echo $$ && exec sleep 2147483647' < /dev/null > "$lease/net" &
+    i=0
+    while [ ! -s "$lease/net" ] && [ $i -lt 500 ]; do i=$((i+1)); sleep 0.01; done
+    read -r net < "$lease/net" || {{ put_back; echo "{REFUSED} it cannot cut the network off"; exit 0; }}
+fi
 mkdir -m 711 "$lease/run"
 mkdir -p /tmp /var/tmp
 listing > "$lease/before"
-echo "{READY} $(id -u) $(uname -m) ${{group:-none}}"
+echo "{READY} $(id -u) $(uname -m) ${{group:-none}} $net"
 while [ -n "$(timeout "$silence" head -c 1)" ]; do echo {BEAT}; done
 put_back
 echo {DONE}
@@ -108,7 +115,7 @@ echo {DONE}
 # Its own variables are `_r` and a letter, so that those of the command do not get in the way.
 _RUN = f"""
 exec 9>&2 2>/dev/null
-_rr=$(command -v chroot)
+_rr=$(command -v chroot) _rs=$(command -v nsenter)
 [ -z "$_rg" ] || echo $$ > "$_rg/cgroup.procs"
 _rd={LEASE}/run/$$
 mkdir -m 700 "$_rd" && mkfifo -m 666 "$_rd/o" "$_rd/e" || {{ echo "rollout: the host is not leased any more" >&9; exit 126; }}
@@ -185,8 +192,9 @@ def run(
     workdir: str,
     cwd: str | None,
     user: str | None,
+    net: str | None,
 ) -> str:
-    """The script that runs a command. `user` None stays who logged in.
+    """The script that runs a command. `user` None stays who logged in; `net` is a process whose network to use.
 
     Raises:
         ValueError: a variable that no shell can hold.
@@ -201,11 +209,11 @@ def run(
         lines.append(f"{name}={shlex.quote(value)}; export {name}")
     lines.append(f"set -- {shlex.join(argv)}")
     there = f"cd -- {shlex.quote(workdir)}" + (f" && cd -- {shlex.quote(cwd)}" if cwd else "")
-    if user is None:
-        lines.append(f'({there} && exec "$@" 2>&9 9>&-) 2>&9')
-    else:
-        inner = shlex.quote(f'{there} && exec "$@"')
-        lines.append(f'(exec "$_rr" --userspec="$_ri:$_rk" --groups="$_rl" / /bin/sh -c {inner} sh "$@" 2>&9 9>&-)')
+    inner = shlex.quote(f'{there} && exec "$@"')
+    words = [f'"$_rs" --target {int(net)} --net --'] if net is not None else []
+    if user is not None:
+        words.append('"$_rr" --userspec="$_ri:$_rk" --groups="$_rl" /')
+    lines.append(f'(exec {" ".join(words)} /bin/sh -c {inner} sh "$@" 2>&9 9>&-)')
     lines.append(_END)
     return "\n".join(lines)
 
