@@ -19,6 +19,7 @@ from require import DOCKER_IMAGE, ORDINARY_USER, require
 from rollout.core.plugins import decode_options, find
 from rollout.core.protocols import BackendContext
 from rollout.core.types import Command, EnvironmentSpec
+from ssh_machines import options
 
 CHECKS = self_check.__all__
 WORKDIR = "/srv/checks"
@@ -40,6 +41,7 @@ class Backend(NamedTuple):
 BACKENDS = {
     "local": Backend("local"),
     "docker": Backend("docker", {"pull": "never"}, {"docker_image": DOCKER_IMAGE}),
+    "ssh": Backend("ssh", options(8)),
 }
 
 
@@ -51,11 +53,11 @@ async def sandbox_env(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIt
     if reason := backend_of.known.get(request.node.originalname):
         request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
     plugin = find("environments", kind)
-    options = decode_options(plugin, dict(backend_of.options), "options")
+    decoded = decode_options(plugin, dict(backend_of.options), "options")
     context = BackendContext(job_id="inspect", work_dir=tmp_path / "work", cache_dir=tmp_path / "cache", concurrency=1)
     spec = EnvironmentSpec(task_name="checks", directory=None, digest="checks", workdir=WORKDIR)
     spec = msgspec.structs.replace(spec, labels={"rollout.job": "inspect"}, **backend_of.spec)
-    backend = plugin.cls(options, context)
+    backend = plugin.cls(decoded, context)
     backend.check(spec)
     try:
         environment = await backend.start(spec, await backend.prepare(spec))
