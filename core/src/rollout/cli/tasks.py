@@ -30,10 +30,28 @@ def init(name: str, parent: Path) -> None:
 @command.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def check(paths: tuple[Path, ...], as_json: bool) -> int:
+@click.option("--oracle", is_flag=True, help="Run every task's solution: it must get the full reward.")
+@click.option("--nop", is_flag=True, help="Run an agent that does nothing: it must not get the full reward.")
+@click.option("--environment", default="docker", show_default=True, metavar="TYPE", help="Where --oracle and --nop run.")
+@click.option("-n", "--n-concurrent", type=click.IntRange(min=1), default=4, show_default=True, help="How many trials at once.")
+@click.option("--jobs-dir", default="jobs", show_default=True, metavar="DIR", help="Where those trials are kept.")
+@click.option("--fresh", is_flag=True, help="Run all trials of --oracle and --nop anew.")
+def check(
+    paths: tuple[Path, ...],
+    as_json: bool,
+    oracle: bool,
+    nop: bool,
+    environment: str,
+    n_concurrent: int,
+    jobs_dir: str,
+    fresh: bool,
+) -> int:
     """Check tasks, or folders of tasks, at PATHS.
 
-    Exit code 1 when a task cannot be used; warnings alone are 0.
+    With --oracle and --nop the tasks are also run, as a job like any other: the same command goes on where an
+    interrupted one stopped, and runs again only what errored or has changed.
+
+    Exit code 1 when a task cannot be used or proves faulty; warnings alone are 0; 130 interrupted.
     """
     from rollout.core.tasks.check import check_paths
 
@@ -41,15 +59,27 @@ def check(paths: tuple[Path, ...], as_json: bool) -> int:
         checked = check_paths(paths)
     except TaskNotFoundError as error:
         raise UsageError(str(error)) from error
-    warnings = len(checked.findings) - checked.errors
+    findings = list(checked.findings)
+    if (oracle or nop) and checked.usable:
+        from rollout.cli.prove import prove
+        from rollout.cli.signals import EXIT_INTERRUPTED
+        from rollout.core.job.prove import ProofOptions
+
+        options = ProofOptions(oracle=oracle, nop=nop, environment=environment, jobs_dir=jobs_dir, concurrency=n_concurrent)
+        proved = prove(paths, options, fresh=fresh)
+        if proved is None:
+            return EXIT_INTERRUPTED
+        findings += proved
+    errors = sum(finding.severity == "error" for finding in findings)
+    warnings = len(findings) - errors
     if as_json:
-        report = {"tasks": checked.tasks, "errors": checked.errors, "warnings": warnings, "findings": checked.findings}
+        report = {"tasks": checked.tasks, "errors": errors, "warnings": warnings, "findings": findings}
         click.echo(msgspec.json.format(msgspec.json.encode(report), indent=2))
     else:
-        for finding in checked.findings:
+        for finding in findings:
             click.echo(str(finding))
-        click.echo(f"{_count(checked.tasks, 'task')}, {_count(checked.errors, 'error')}, {_count(warnings, 'warning')}")
-    return 1 if checked.errors else 0
+        click.echo(f"{_count(checked.tasks, 'task')}, {_count(errors, 'error')}, {_count(warnings, 'warning')}")
+    return 1 if errors else 0
 
 
 def _count(number: int, what: str) -> str:

@@ -45,6 +45,8 @@ class Checked(NamedTuple):
 
     tasks: int
     findings: list[Finding]
+    usable: int = 0
+    """How many of the tasks can be run."""
 
     @property
     def errors(self) -> int:
@@ -57,11 +59,12 @@ def check_paths(paths: Sequence[Path]) -> Checked:
     Raises:
         TaskNotFoundError: there is no task at one of the paths.
     """
-    tasks = 0
+    tasks = usable = 0
     findings: list[Finding] = []
     for path in paths:
         dataset = load_dataset(path)
         tasks += len(dataset.tasks) + len(dataset.invalid)
+        usable += len(dataset.tasks)
         root = path.resolve()
         for task in dataset.tasks:
             findings += check_task(task, path / task.path.relative_to(root) if task.path.is_relative_to(root) else task.path)
@@ -69,7 +72,7 @@ def check_paths(paths: Sequence[Path]) -> Checked:
             findings += _faults(folder) or [
                 Finding(severity="error", code="dataset", task=folder.name, file=str(folder), message=_after(str(error), folder))
             ]
-    return Checked(tasks, findings)
+    return Checked(tasks, findings, usable)
 
 
 def check_task(task: LoadedTask, shown: Path | None = None) -> list[Finding]:
