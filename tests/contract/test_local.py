@@ -14,7 +14,7 @@ import pytest
 
 from require import unavailable
 from rollout.builtin.local import LocalBackend, LocalOptions
-from rollout.core.protocols import EXEC_USER, LIVE_STDIO, NETWORK_NONE, BackendContext
+from rollout.core.protocols import EXEC_USER, LIVE_STDIO, NETWORK_NONE, SNAPSHOT, BackendContext
 from rollout.testing.environment import EnvironmentSuite
 
 _USER = 4321
@@ -23,7 +23,7 @@ _PYTHONS = (sys.executable, "/usr/bin/python3")
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 class TestLocalAsRoot(EnvironmentSuite):
-    capabilities = frozenset({EXEC_USER, LIVE_STDIO, NETWORK_NONE})
+    capabilities = frozenset({EXEC_USER, LIVE_STDIO, NETWORK_NONE, SNAPSHOT})
 
     def make(self, context: BackendContext) -> LocalBackend:
         return LocalBackend(LocalOptions(), context)

@@ -29,7 +29,7 @@ _MODULES = {
     "rollout.core.protocols": (
         "API_VERSION Agent AgentContext AgentSession BackendContext DOCKER_IMAGE EXEC_USER Environment "
         "EnvironmentBackend Executor GPUS LIVE_STDIO Metric NETWORK_NONE NoOptions Process PythonCall RegistryContext "
-        "RegistrySource RewardFunc SharedProcesses TrialView Verifier"
+        "RegistrySource RewardFunc SNAPSHOT SharedProcesses SnapshotBackend TrialView Verifier"
     ),
     "rollout.core.records": "AgentSpec Durations ErrorInfo TaskSpec Timeouts Timestamps TrialResult TrialSpec VerifierSpec",
     "rollout.core.trial.rubric": "Rubric",

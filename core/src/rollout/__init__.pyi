@@ -68,6 +68,7 @@ from rollout.core.protocols import EXEC_USER as EXEC_USER
 from rollout.core.protocols import GPUS as GPUS
 from rollout.core.protocols import LIVE_STDIO as LIVE_STDIO
 from rollout.core.protocols import NETWORK_NONE as NETWORK_NONE
+from rollout.core.protocols import SNAPSHOT as SNAPSHOT
 from rollout.core.protocols import Agent as Agent
 from rollout.core.protocols import AgentContext as AgentContext
 from rollout.core.protocols import AgentSession as AgentSession
@@ -83,6 +84,7 @@ from rollout.core.protocols import RegistryContext as RegistryContext
 from rollout.core.protocols import RegistrySource as RegistrySource
 from rollout.core.protocols import RewardFunc as RewardFunc
 from rollout.core.protocols import SharedProcesses as SharedProcesses
+from rollout.core.protocols import SnapshotBackend as SnapshotBackend
 from rollout.core.protocols import TrialView as TrialView
 from rollout.core.protocols import Verifier as Verifier
 from rollout.core.records import AgentSpec as AgentSpec

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar
 
-from rollout.core.aio import Blocking
+from rollout.core.aio import Blocking, run_shielded
 from rollout.core.errors import EnvironmentLostError, SandboxError
 from rollout.core.pool import Lease
-from rollout.core.protocols import API_VERSION, DOCKER_IMAGE, EXEC_USER, GPUS, LIVE_STDIO, NETWORK_NONE, BackendContext
+from rollout.core.protocols import (
+    API_VERSION,
+    DOCKER_IMAGE,
+    EXEC_USER,
+    GPUS,
+    LIVE_STDIO,
+    NETWORK_NONE,
+    SNAPSHOT,
+    BackendContext,
+    Environment,
+)
 from rollout.core.types import EnvironmentSpec, OutputSink, Struct
 from rollout_docker.check import Checks
+from rollout_docker.compose import compose_file_of
 from rollout_docker.environment import DockerEnvironment
 from rollout_docker.host import Host
 from rollout_docker.hosts import Hosts
@@ -39,7 +50,7 @@ class DockerBackend:
 
     @property
     def capabilities(self) -> frozenset[str]:
-        found = {EXEC_USER, LIVE_STDIO, NETWORK_NONE, DOCKER_IMAGE}
+        found = {EXEC_USER, LIVE_STDIO, NETWORK_NONE, DOCKER_IMAGE, SNAPSHOT}
         if self._found is not None and any("nvidia" in host.engine.runtimes for host in self._found.found):
             found.add(GPUS)
         return frozenset(found)
@@ -76,6 +87,29 @@ class DockerBackend:
             finally:
                 if started is None:
                     lease.release()
+
+    async def snapshot(
+        self,
+        spec: EnvironmentSpec,
+        image: str,
+        key: str,
+        change: Callable[[Environment], Awaitable[None]],
+        *,
+        force: bool = False,
+    ) -> str | None:
+        if self._hosts.several or compose_file_of(spec) is not None:
+            return None  # it would have to be on every host; a task's own file names the image of each service
+        images = (await self._hosts.reach())[0].images
+        tag = await images.snapshot_tag(image, key)
+        if not force and await images.inspect(tag) is not None:
+            return tag
+        environment = await self.start(spec, image)
+        try:
+            await change(environment)
+            await images.commit(environment.container_id, tag, image)
+        finally:
+            await run_shielded(environment.stop())
+        return tag
 
     async def remove(self, image: str) -> None:
         for host in await self._hosts.reach():

@@ -53,6 +53,10 @@ class DockerEnvironment:
         self._remove = remove or (lambda: remove_container(container))
         self._stopping: asyncio.Task[None] | None = None
 
+    @property
+    def container_id(self) -> str:
+        return self._container.id
+
     async def exec(self, command: Command, sink: OutputSink | None = None) -> ExecResult:
         if not command.argv:
             raise ValueError("a command needs at least a program")

@@ -20,7 +20,7 @@ from docker.utils.build import exclude_paths
 
 from rollout.core.aio import Blocking
 from rollout.core.archive import pack
-from rollout.core.errors import BuildError, ImagePullError
+from rollout.core.errors import BuildError, ImagePullError, StartError
 from rollout.core.protocols import BackendContext
 from rollout.core.types import EnvironmentSpec, OutputSink
 from rollout_docker.engine import Engine, Refused, Unreachable
@@ -99,6 +99,34 @@ class Images:
         found = await self.inspect(tag)
         if found is not None:
             self._resolved(tag, found["Id"])
+
+    async def snapshot_tag(self, image: str, key: str) -> str:
+        """The name that a snapshot of this key on the present content of `image` has.
+
+        Raises:
+            StartError: the image is gone.
+        """
+        found = await self.inspect(image)
+        if found is None:
+            raise StartError(f"the image {image} is gone")
+        identity = f"snapshot {found['Id']} {key}"
+        return f"rollout/{hashlib.sha256(identity.encode()).hexdigest()[:40]}:latest"
+
+    async def commit(self, container: str, tag: str, image: str) -> None:
+        """Keep a container's files as the image `tag`, which says the same of its processes as `image` does.
+
+        Raises:
+            StartError
+        """
+        config = dict((await self.inspect(image) or {}).get("Config") or {})
+        config["Labels"] = {**(config.get("Labels") or {}), "rollout.job": self._job_id}
+        repository, _, version = tag.rpartition(":")
+        query = {"container": container, "repo": repository, "tag": version, "comment": "rollout"}
+        try:
+            await self._engine.call("POST", "/commit", config, query)
+        except (Refused, Unreachable) as error:
+            raise StartError(f"the engine does not keep the installed agent: {error}") from error
+        self._made.add(tag)
 
     async def remove(self, image: str) -> None:
         """Remove an image that this job built and that nobody else uses."""

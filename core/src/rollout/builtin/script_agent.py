@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar
 
 from rollout.core.errors import AgentInstallError
@@ -42,6 +43,13 @@ class ScriptAgent:
     def execute_script(self) -> str:
         """The script that runs the agent. Quote what you interpolate with `shlex.quote`."""
         script: str = self.options.execute
+        return script
+
+    def shared_install(self, withheld: frozenset[str]) -> str | None:
+        """The install script, unless it mentions a variable that is withheld."""
+        script = self.install_script()
+        if script is None or not script.strip() or any(re.search(rf"\b{re.escape(name)}\b", script) for name in withheld):
+            return None
         return script
 
     async def install(self) -> None:

@@ -42,6 +42,7 @@ LIVE_STDIO = "live_stdio"  # Environment.open works
 NETWORK_NONE = "network_none"  # EnvironmentSpec.network == "none" is enforced
 DOCKER_IMAGE = "docker_image"  # EnvironmentSpec.docker_image can be used
 GPUS = "gpus"  # Resources.gpus is honoured
+SNAPSHOT = "snapshot"  # SnapshotBackend.snapshot works
 
 
 class NoOptions(Struct, frozen=True, kw_only=True):
@@ -200,6 +201,31 @@ class EnvironmentBackend(Protocol):
     async def aclose(self) -> None: ...
 
 
+class SnapshotBackend(EnvironmentBackend, Protocol):
+    """A backend with the capability `snapshot`: it can keep what was done in a sandbox as an image for other sandboxes."""
+
+    async def snapshot(
+        self,
+        spec: EnvironmentSpec,
+        image: str,
+        key: str,
+        change: Callable[[Environment], Awaitable[None]],
+        *,
+        force: bool = False,
+    ) -> str | None:
+        """An image that is `image` with what `change` does to it in a sandbox of its own; a reference for `start` and `remove`.
+
+        The image of an equal `key` on an equal `image` is used again, an earlier job's too, unless `force` is true. Nothing
+        is kept of a `change` that raised or was cancelled. `spec.env` may become part of the image; core leaves secrets out
+        of it. None: an environment like this one cannot be kept, and `change` was not called.
+
+        Raises:
+            StartError: the sandbox does not start, or the image cannot be written.
+            What `change` raises.
+        """
+        ...
+
+
 class AgentContext(Struct, frozen=True, kw_only=True):
     """What an agent knows of the trial it works on."""
 
@@ -255,6 +281,12 @@ class Agent(Protocol):
     """One agent in one trial: constructed as `cls(options, context)` for each trial.
 
     A class may say `needs_environment = False`: it works where there is no sandbox (rows of a data set, `type: none`).
+
+    A class may have a method `shared_install(self, withheld: frozenset[str]) -> str | None`: all that the installed state
+    is made of, as text, when `install` does the same in every trial of the same image; None when it does not. Trials then
+    start from one installed image where the backend can keep one: `install` is called once, in a sandbox without the
+    variables `withheld` (the secrets and the instruction), and not in the trials. Everything else that `install` does, it
+    must do inside the sandbox.
     """
 
     api_version: ClassVar[tuple[int, int]]

@@ -100,6 +100,8 @@ class TrialSpec(Struct, frozen=True, kw_only=True):
     verifier: VerifierSpec = VerifierSpec()
     timeouts: Timeouts = Timeouts()
     isolation: Isolation = "default"
+    agent_cache: bool = True
+    """Start from an image in which the agent is installed already, where there can be one."""
     fingerprint: dict[str, str] = {}
     """Short hashes of agent, task, environment and verifier: a finished trial is kept while they are equal."""
 

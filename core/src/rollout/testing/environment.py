@@ -33,9 +33,11 @@ from rollout.core.protocols import (
     GPUS,
     LIVE_STDIO,
     NETWORK_NONE,
+    SNAPSHOT,
     BackendContext,
     Environment,
     EnvironmentBackend,
+    SnapshotBackend,
 )
 from rollout.core.types import Command, EnvironmentSpec, ExecResult, Resources, TransferLimits
 
@@ -72,6 +74,10 @@ async def gone(environment: Environment, pid_file: str) -> bool:
     """Whether the process whose id a file in the environment holds is gone (a zombie counts as gone)."""
     script = f'p=$(cat {pid_file}); [ ! -e /proc/$p ] || grep -q "^State:.Z" /proc/$p/status'
     return (await run(environment, script)).exit_code == 0
+
+
+class _ChangeError(Exception):
+    """What a change to an image ends in."""
 
 
 @pytest.mark.asyncio
@@ -749,6 +755,77 @@ class EnvironmentSuite:
         environment = await backend.start(self.spec(), image)
         assert await ok(environment, "echo alive") == "alive\n"
         await environment.stop()
+
+    # --- snapshots ---
+
+    @requires(SNAPSHOT)
+    async def test_a_snapshot_is_what_sandboxes_start_from_and_do_not_change(self, backend: SnapshotBackend) -> None:
+        spec = self.spec()
+
+        async def change(environment: Environment) -> None:
+            await ok(environment, "mkdir -p /opt/kept && echo one > /opt/kept/file && rm /etc/profile && echo x > /app/own")
+
+        kept = await backend.snapshot(spec, await backend.prepare(spec), "key", change)
+        assert kept is not None
+        for _ in range(2):
+            environment = await backend.start(spec, kept)
+            try:
+                said = await ok(
+                    environment,
+                    "cat /opt/kept/file /app/own; echo two > /opt/kept/file; ls /etc/profile 2>/dev/null || echo none",
+                )
+                assert said.split() == ["one", "x", "none"]
+            finally:
+                await environment.stop()
+        plain = await self.started(backend, spec)
+        try:
+            assert (await run(plain, "ls /opt/kept")).exit_code != 0, "the image itself has changed"
+        finally:
+            await plain.stop()
+        await backend.remove(kept)
+
+    @requires(SNAPSHOT)
+    async def test_a_snapshot_of_a_known_key_is_not_made_again(self, backend: SnapshotBackend) -> None:
+        spec, image, made = self.spec(), await backend.prepare(self.spec()), 0
+
+        async def change(environment: Environment) -> None:
+            nonlocal made
+            made += 1
+
+        first = await backend.snapshot(spec, image, "key", change)
+        assert await backend.snapshot(spec, image, "key", change) == first
+        assert made == 1
+        assert first is not None
+        assert await backend.snapshot(spec, image, "key", change, force=True) is not None
+        assert made == 2
+        other = await backend.snapshot(spec, image, "another key", change)
+        assert other is not None
+        assert other != first
+        assert made == 3
+        for kept in (other, first):
+            await backend.remove(kept)
+
+    @requires(SNAPSHOT)
+    async def test_nothing_is_kept_of_a_change_that_fails(self, backend: SnapshotBackend) -> None:
+        spec, image, tries = self.spec(), await backend.prepare(self.spec()), 0
+
+        async def change(environment: Environment) -> None:
+            nonlocal tries
+            tries += 1
+            await ok(environment, f"test ! -e /opt/try && echo {tries} > /opt/try")
+            if tries == 1:
+                raise _ChangeError
+
+        with pytest.raises(_ChangeError):
+            await backend.snapshot(spec, image, "key", change)
+        kept = await backend.snapshot(spec, image, "key", change)
+        assert kept is not None
+        environment = await backend.start(spec, kept)
+        try:
+            assert await ok(environment, "cat /opt/try") == "2\n"
+        finally:
+            await environment.stop()
+        await backend.remove(kept)
 
     async def test_eight_environments_run_at_once(self, backend: EnvironmentBackend) -> None:
         environments = await asyncio.gather(*(self.started(backend, self.spec()) for _ in range(8)))

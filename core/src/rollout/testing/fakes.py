@@ -51,7 +51,7 @@ or None for success."""
 Fault = Callable[[EnvironmentSpec], Awaitable[None]]
 """Awaited before a step of a sandbox's life; it raises, hangs or returns."""
 
-STEPS = ("prepare", "start", "exec", "upload", "download", "stop", "remove")
+STEPS = ("prepare", "snapshot", "start", "exec", "upload", "download", "stop", "remove")
 """What a fault can be put on."""
 
 
@@ -162,6 +162,7 @@ class FakeBackend:
         self._exec_sec = options.exec_sec
         self._world = self.world or FakeWorld(commands={"test.sh": reward(options.reward)}, record=False)
         self._specs: dict[str, EnvironmentSpec] = {}
+        self._files: dict[str, dict[str, bytes]] = {}
         self.capabilities = self._world.capabilities
 
     def check(self, spec: EnvironmentSpec) -> None:
@@ -176,7 +177,29 @@ class FakeBackend:
 
     async def start(self, spec: EnvironmentSpec, image: str) -> FakeEnvironment:
         await self._world.step("start", spec, image)
-        return FakeEnvironment(self._world, spec, self._exec_sec)
+        environment = FakeEnvironment(self._world, spec, self._exec_sec)
+        environment.files.update(self._files.get(image, {}))
+        return environment
+
+    async def snapshot(
+        self,
+        spec: EnvironmentSpec,
+        image: str,
+        key: str,
+        change: Callable[[FakeEnvironment], Awaitable[None]],
+        *,
+        force: bool = False,
+    ) -> str:
+        await self._world.step("snapshot", spec, key)
+        environment = await self.start(spec, image)
+        try:
+            await change(environment)
+        finally:
+            await environment.stop()
+        made = f"{image}+{key[:12]}"
+        self._specs[made], self._files[made] = spec, environment.files
+        self._world.images[made] = self._world.images.get(made, 0) + 1
+        return made
 
     async def remove(self, image: str) -> None:
         await self._world.step("remove", self._specs[image], image)

@@ -7,7 +7,7 @@ import hashlib
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -16,7 +16,7 @@ from rollout.builtin.local.environment import start_environment
 from rollout.builtin.local.zygote import Zygote
 from rollout.core.aio import Blocking
 from rollout.core.errors import SandboxError, StartError, TaskError
-from rollout.core.protocols import API_VERSION, EXEC_USER, LIVE_STDIO, NETWORK_NONE, BackendContext
+from rollout.core.protocols import API_VERSION, EXEC_USER, LIVE_STDIO, NETWORK_NONE, SNAPSHOT, BackendContext, Environment
 from rollout.core.sandbox import layers
 from rollout.core.sandbox.config import sandbox_config
 from rollout.core.sandbox.environment import SandboxEnvironment
@@ -73,7 +73,7 @@ class LocalBackend:
 
     @property
     def capabilities(self) -> frozenset[str]:
-        found = {LIVE_STDIO, NETWORK_NONE}
+        found = {LIVE_STDIO, NETWORK_NONE, SNAPSHOT}
         if self._launched.ids != "one" if self._launched else os.geteuid() == 0 or subordinate_ranges(os.geteuid()) is not None:
             found.add(EXEC_USER)
         return frozenset(found)
@@ -109,6 +109,22 @@ class LocalBackend:
         config = await self._layers(zygote).config(image)
         self._warn_of(spec)
         return await self._start(zygote, spec, config)
+
+    async def snapshot(
+        self,
+        spec: EnvironmentSpec,
+        image: str,
+        key: str,
+        change: Callable[[Environment], Awaitable[None]],
+        *,
+        force: bool = False,
+    ) -> str:
+        zygote = await self._zygote()
+        store = self._layers(zygote)
+        layer = layers.snapshot_key(image, key, self._base_identity(zygote), self._network(spec))
+        if await store.keep(layer, await store.config(image), self._start_for_build, spec, change, force=force):
+            self._made.add(layer)
+        return layer
 
     async def remove(self, image: str) -> None:
         if image in self._made:

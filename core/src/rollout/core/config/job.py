@@ -27,6 +27,9 @@ class EnvironmentConfig(Struct, frozen=True, kw_only=True):
     """Build or pull images anew instead of using cached ones."""
     delete: bool = True
     """Remove what was made for the job (images, layers) after its last user; false keeps it for the next job."""
+    agent_cache: bool = True
+    """Install an agent once per image and start its trials from the result, where the agent and the backend can. `off`: in every
+    trial."""
     override_cpus: Quantity | None = None
     """CPUs of every environment, instead of the task's."""
     override_memory: Quantity | None = None

@@ -147,6 +147,7 @@ class Plan:
                 verifier=task.verifier,
                 timeouts=timeouts,
                 isolation=config.isolation,
+                agent_cache=config.environment.agent_cache,
                 fingerprint=fingerprint,
             )
 

@@ -31,6 +31,7 @@ from rollout.core.job.results import Counted, JobResult, Tally
 from rollout.core.job.store import CONFIG, LOCK, RESULT, SCRATCH_OWNER, JobStore, read_json
 from rollout.core.records import SCHEMA_VERSION, TrialResult, TrialSpec
 from rollout.core.trial.images import Images
+from rollout.core.trial.installs import Installs
 from rollout.core.trial.redact import Redactor, secrets_of, without_secret_options
 from rollout.core.trial.rollout import Rollout
 from rollout.core.trial.services import Services
@@ -134,8 +135,17 @@ class _Run:
             redactor=redactor,
             users=plan.pending_by_image(),
         )
+        installs = Installs(
+            plan.backend, images, force=environment.force_build, logs=plan.directory / "images", redactor=redactor
+        )
         return Services(
-            backend=plan.backend, images=images, hooks=plan.hooks, environ=plan.environ, redactor=redactor, plugins=plan.plugins
+            backend=plan.backend,
+            images=images,
+            installs=installs,
+            hooks=plan.hooks,
+            environ=plan.environ,
+            redactor=redactor,
+            plugins=plan.plugins,
         )
 
     async def _begin(self) -> None:

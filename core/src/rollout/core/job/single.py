@@ -18,6 +18,7 @@ from rollout.core.protocols import BackendContext, EnvironmentBackend
 from rollout.core.records import TrialResult, TrialSpec
 from rollout.core.tasks.cache import cache_dir
 from rollout.core.trial.images import Images
+from rollout.core.trial.installs import Installs
 from rollout.core.trial.paths import environment_name, short_hash
 from rollout.core.trial.redact import Redactor, secrets_of
 from rollout.core.trial.rollout import Rollout
@@ -81,6 +82,7 @@ async def _run_on(
     services = Services(
         backend=backend,
         images=images,
+        installs=Installs(backend, images, force=False, logs=Path(spec.directory) / "images", redactor=redactor),
         hooks=HookBus.load(environ),
         environ=environ,
         redactor=redactor,

@@ -45,7 +45,7 @@ def sandbox_config(
     storage = resources.storage_bytes or 0
     return {
         "name": name,
-        "layers": [image.files] if image.files and upper is None else [],
+        "layers": image.layers,
         "upper": upper,
         "limits": {limit: value for limit, value in group_limits(resources, pids).items() if limit in groups},
         "network": network,

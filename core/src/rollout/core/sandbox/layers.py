@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -28,10 +28,20 @@ class ImageConfig(Struct, frozen=True, kw_only=True):
     user: str | None = None
     files: str | None = None
     """The layer's folder; None without a layer."""
+    below: tuple[str, ...] = ()
+    """The folders of the layers that it was made on, the topmost first."""
+
+    @property
+    def layers(self) -> list[str]:
+        """The topmost first."""
+        return [*([self.files] if self.files else []), *self.below]
 
 
 Starter = Callable[[EnvironmentSpec, ImageConfig, str], Awaitable[BuildEnvironment]]
 """Starts a sandbox whose writes go to the folder that is the third argument."""
+
+
+SomeEnvironment = TypeVar("SomeEnvironment", bound=BuildEnvironment)
 
 
 class LayerDisk(Protocol):
@@ -84,6 +94,37 @@ class LayerStore:
         Raises:
             BuildError
         """
+
+        async def fill(files: str) -> ImageConfig:
+            state = await self._run(recipe, start, spec, files, sink)
+            return ImageConfig(env=state.env, workdir=state.workdir, user=state.user)
+
+        return await self._make(key, fill, force=force)
+
+    async def keep(
+        self,
+        key: str,
+        image: ImageConfig,
+        start: Callable[[EnvironmentSpec, ImageConfig, str], Awaitable[SomeEnvironment]],
+        spec: EnvironmentSpec,
+        change: Callable[[SomeEnvironment], Awaitable[None]],
+        *,
+        force: bool,
+    ) -> bool:
+        """Make a layer of what `change` does on top of `image`, unless it is there. Returns whether it was made."""
+
+        async def fill(files: str) -> ImageConfig:
+            environment = await start(spec, image, files)
+            try:
+                await change(environment)
+            finally:
+                await run_shielded(environment.stop())
+            return msgspec.structs.replace(image, below=tuple(image.layers))
+
+        return await self._make(key, fill, force=force)
+
+    async def _make(self, key: str, fill: Callable[[str], Awaitable[ImageConfig]], *, force: bool) -> bool:
+        """Let `fill` write a layer's folder, and put it in its place when it is whole."""
         disk = self._disk
         async with disk.locked(f"{key}.lock"):
             final = f"{disk.root}/{key}"
@@ -95,8 +136,7 @@ class LayerStore:
             await disk.remove(fresh)
             await disk.make_folder(f"{fresh}/files")
             try:
-                state = await self._run(recipe, start, spec, f"{fresh}/files", sink)
-                config = ImageConfig(env=state.env, workdir=state.workdir, user=state.user, files=f"{final}/files")
+                config = msgspec.structs.replace(await fill(f"{fresh}/files"), files=f"{final}/files")
                 await disk.write(f"{fresh}/config.json", msgspec.json.encode(config))
                 await disk.rename(fresh, final)
             except BaseException:
@@ -130,6 +170,12 @@ def read(spec: EnvironmentSpec) -> Recipe | None:
         return None
     path = Path(spec.directory, "Dockerfile")
     return read_dockerfile(path) if path.is_file() else None
+
+
+def snapshot_key(image: str, key: str, base: str, network: str) -> str:
+    """Of a layer that is made on `image` (or on `base`, when that is no image) in a way that `key` describes."""
+    parts = [_FORMAT, "snapshot", image, base if image == NO_IMAGE else "", key, network]
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
 def layer_key(recipe: Recipe, spec: EnvironmentSpec, base: str, network: str) -> str:

@@ -35,6 +35,7 @@ class Images:
         self._building = asyncio.Semaphore(CONCURRENT_BUILDS)
         self.prepared: dict[str, str] = {}
         """Environment digest to the backend's image reference."""
+        self._derived: dict[str, list[str]] = {}
 
     async def prepare(self, spec: EnvironmentSpec, timeout_sec: float) -> str:
         """The image for `spec`: made by the first trial that asks while the others wait.
@@ -61,7 +62,7 @@ class Images:
         return None if used else image
 
     async def remove(self, image: str) -> None:
-        """Remove an image that `release` returned.
+        """Remove an image that `release` returned, and before it those that were made from it.
 
         Raises:
             TeardownError
@@ -69,7 +70,14 @@ class Images:
         what = f"removing the image {image}"
         async with deadline(_REMOVE_SEC, TeardownError, what):
             with foreign(TeardownError, what):
+                for derived in self._derived.pop(image, ()):
+                    await self._backend.remove(derived)
                 await self._backend.remove(image)
+
+    def add_derived(self, image: str, derived: str) -> None:
+        """Remember an image that was made from `image` and has the same users."""
+        if derived not in self._derived.setdefault(image, []):
+            self._derived[image].append(derived)
 
     async def _prepare(self, spec: EnvironmentSpec, timeout_sec: float) -> str:
         output = PhaseOutput(self._logs / spec.digest[:12], self._redactor)

@@ -6,7 +6,17 @@ from collections.abc import Sequence
 
 from rollout.core.errors import RolloutError, StartError, VerifierError
 from rollout.core.protocols import Environment, SharedProcesses
-from rollout.core.trial.paths import AGENT_LOGS, ARTIFACTS, INSTRUCTION_FILE, ORACLE, RLLM_FOLDER, TESTS, VERIFIER_LOGS
+from rollout.core.trial.paths import (
+    AGENT_LOGS,
+    ARTIFACTS,
+    INSTRUCTION_FILE,
+    LOGS,
+    ORACLE,
+    RLLM_FOLDER,
+    SCRIPTS,
+    TESTS,
+    VERIFIER_LOGS,
+)
 from rollout.core.types import Command
 
 # $1: mode of what is the verifier's alone; $2: its owner, or empty where owners cannot be set.
@@ -84,6 +94,15 @@ class Isolation:
         """
         if self._locked:
             await self._shell(_LOCK_TESTS, (*self._lock, TESTS), VerifierError, "locking the tests")
+
+    async def forget(self) -> None:
+        """Remove what `set_up` made and what scripts left in its folders: the environment is to be started from.
+
+        Raises:
+            StartError
+        """
+        paths = (LOGS, INSTRUCTION_FILE, SCRIPTS)
+        await self._shell('rm -rf -- "$@"', paths, StartError, "clearing the environment")
 
     async def kill_everything(self) -> None:
         """Kill all that runs in the environment but its init."""

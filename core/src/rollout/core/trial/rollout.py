@@ -52,16 +52,17 @@ from rollout.core.records import (
 )
 from rollout.core.tasks.view import task_of
 from rollout.core.trial.deadlines import deadline, foreign
+from rollout.core.trial.installs import SharedInstall
 from rollout.core.trial.isolation import Isolation
 from rollout.core.trial.nowhere import NoEnvironment
 from rollout.core.trial.output import PhaseOutput, TrialLog
 from rollout.core.trial.paths import INSTRUCTION_FILE, LOGS, TESTS, reward_files
-from rollout.core.trial.redact import without_literal_secrets, without_secret_options
+from rollout.core.trial.redact import secrets_of, without_literal_secrets, without_secret_options
 from rollout.core.trial.rewards import check_rewards
 from rollout.core.trial.services import Services
 from rollout.core.trial.tries import is_whole, open_folder, read_tries
 from rollout.core.trial.verdict import says_more, write_verdict
-from rollout.core.types import AgentTurn, Stream, TransferReport, VerifyResult, primary_reward
+from rollout.core.types import AgentTurn, OutputSink, Stream, TransferReport, VerifyResult, primary_reward
 
 EPISODE = "episode.json"
 """In `agent/` of a trial's folder: what an agent told of its work, as rollout.Episode."""
@@ -94,6 +95,7 @@ class Rollout:
         self._task = Task(id=spec.task.name, instruction="")
         self._env: dict[str, str] = {}
         self._image: str | None = None
+        self._installed = False
         self._isolation: Isolation | None = None
         self._agent: Agent | None = None
         self._session: AgentSession | None = None
@@ -157,7 +159,7 @@ class Rollout:
         except StoreError:
             raise
         except RolloutError as error:
-            self._record(error, phase)
+            self._record(error, "install_agent" if isinstance(error, AgentInstallError) else phase)
         except Exception as error:  # noqa: BLE001 - the trial's outermost boundary: a bug must not touch its siblings
             self._say("".join(traceback.format_exception(error)))
             self._record(InternalError(f"{phase}: {describe(error)}"), phase)
@@ -188,10 +190,11 @@ class Rollout:
             return
         async with self._phase("environment_setup"):
             self._image = await services.images.prepare(spec.environment, spec.timeouts.build_sec)
+            image = await self._image_with_agent() or self._image
             environment = msgspec.structs.replace(spec.environment, env={**services.expand(spec.environment.env), **self._env})
             async with deadline(spec.timeouts.build_sec, StartTimeoutError, "starting the environment"):
                 with foreign(StartError, "starting the environment"):
-                    self.environment = await services.backend.start(environment, self._image)
+                    self.environment = await services.backend.start(environment, image)
             can_choose = EXEC_USER in services.backend.capabilities
             self._isolation = Isolation(
                 self.environment,
@@ -214,7 +217,8 @@ class Rollout:
                     with foreign(AgentInstallError, "installing the agent", AgentInstallTimeoutError):
                         agent: Agent = plugin.cls(options, context)
                         self._agent = agent
-                        await agent.install()
+                        if not self._installed:
+                            await agent.install()
             finally:
                 self._close_output("setup")
 
@@ -330,6 +334,53 @@ class Rollout:
         else:
             variables[INSTRUCTION_VARIABLE] = self._instruction
         return variables
+
+    async def _image_with_agent(self) -> str | None:
+        """The image in which the agent is installed already; None when it is to be installed in this trial."""
+        spec, services = self.spec, self._services
+        if not (spec.agent_cache and services.installs.possible):
+            return None
+        plugin, options = services.agent(spec.agent)
+        shared_install = getattr(plugin.cls, "shared_install", None)
+        if shared_install is None:
+            return None
+        own, outer = spec.agent.env, spec.environment.env
+        secret = frozenset(
+            name for block in (own, outer) for name in block if secrets_of([{name: block[name]}], services.environ)
+        )
+        withheld = secret | {INSTRUCTION_VARIABLE, INSTRUCTION_FILE_VARIABLE}
+        context = self._agent_context()
+        with foreign(AgentInstallError, "installing the agent"):
+            made_of = shared_install(plugin.cls(options, context), withheld)
+        if made_of is None:
+            return None
+
+        env = {name: value for name, value in context.env.items() if name not in withheld}
+        plain = {name: value for name, value in services.expand(outer).items() if name not in withheld}
+        changed = msgspec.structs.replace
+
+        def make(environment: Environment, folder: Path, sink: OutputSink) -> Agent:
+            there = changed(context, environment=environment, env=env, log_dir=folder, sink=sink, instruction="")
+            agent: Agent = plugin.cls(options, there)
+            return agent
+
+        wanted = SharedInstall(
+            agent=spec.trial_id.partition("/")[0],
+            made_of=made_of,
+            withheld=secret,
+            environment=changed(spec.environment, env=plain, labels={"rollout.job": spec.job_id}),
+            env=env,
+            user=spec.agent.user,
+            root_user=context.root_user,
+            timeout_sec=spec.timeouts.install_sec,
+            make=make,
+        )
+        assert self._image is not None
+        image = await services.installs.image(self._image, wanted)
+        self._installed = image is not None
+        if image is not None:
+            self._say(f"the agent is installed in {image}; see images/{wanted.agent}-{wanted.key()[:12]} of the job")
+        return image
 
     def _agent_context(self) -> AgentContext:
         spec = self.spec

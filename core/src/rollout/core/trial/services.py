@@ -12,6 +12,7 @@ from rollout.core.plugins import Plugin, decode_options, find
 from rollout.core.protocols import EnvironmentBackend
 from rollout.core.records import AgentSpec, VerifierSpec
 from rollout.core.trial.images import Images
+from rollout.core.trial.installs import Installs
 from rollout.core.trial.python_processes import PythonProcesses
 from rollout.core.trial.redact import Redactor
 
@@ -22,6 +23,7 @@ class Services:
 
     backend: EnvironmentBackend
     images: Images
+    installs: Installs
     hooks: HookBus
     environ: Mapping[str, str]
     redactor: Redactor
