@@ -12,13 +12,21 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from rollout.core.aio import Blocking, Once, run_shielded
-from rollout.core.errors import BuildError, EnvironmentLostError, ResourceError, SandboxError, StartError, TeardownError
+from rollout.core.errors import (
+    BuildError,
+    EnvironmentLostError,
+    ImageGoneError,
+    ResourceError,
+    SandboxError,
+    StartError,
+    TeardownError,
+)
 from rollout.core.protocols import BackendContext
 from rollout.core.types import EnvironmentSpec, OutputSink
 from rollout_docker.body import container_body, main_service
 from rollout_docker.command import Container
 from rollout_docker.compose import MAIN, Project, built_services, compose_file_of, remove_projects, service_image
-from rollout_docker.engine import Engine
+from rollout_docker.engine import Engine, Refused
 from rollout_docker.environment import DockerEnvironment, remove_container
 from rollout_docker.images import Images
 from rollout_docker.oom import OomWatch
@@ -201,8 +209,7 @@ class Host:
                 await self._removing(lambda: remove_container(container))()
             except TeardownError as left:
                 logger.warning("%s; `rollout clean` tries again", left)
-            kind = ResourceError if _FULL.search(str(error)) else StartError
-            raise kind(f"the container of task {spec.task_name} does not start: {error}") from error
+            raise _kind_of(error)(f"the container of task {spec.task_name} does not start: {error}") from error
         return self._environment(spec, container, lambda: remove_container(container), place)
 
     def _environment(
@@ -295,3 +302,10 @@ async def _undo(starting: asyncio.Task[DockerEnvironment]) -> None:
     except SandboxError:
         return
     await environment.stop()
+
+
+def _kind_of(error: SandboxError) -> type[SandboxError]:
+    """Why a container did not start, as core wants to know it."""
+    if isinstance(error, Refused) and error.status == 404 and "no such image" in str(error).lower():
+        return ImageGoneError
+    return ResourceError if _FULL.search(str(error)) else StartError

@@ -11,7 +11,8 @@
     │   │   ├── BuildTimeoutError           environment_build_timeout
     │   │   └── ImagePullError              environment_image_pull_failed           yes
     │   ├── StartError                      environment_start_failed                yes
-    │   │   └── StartTimeoutError           environment_start_timeout               yes
+    │   │   ├── StartTimeoutError           environment_start_timeout               yes
+    │   │   └── ImageGoneError              environment_image_gone                  yes
     │   ├── ResourceError                   environment_resource_allocation_failed  yes
     │   ├── EnvironmentLostError            environment_lost                        yes
     │   │   └── HostLostError               environment_host_lost                   yes, on another machine in any case
@@ -118,6 +119,12 @@ class StartTimeoutError(StartError):
     """The environment did not start in time."""
 
     code = "environment_start_timeout"
+
+
+class ImageGoneError(StartError):
+    """The image was removed after it had been prepared, by somebody else: it is prepared again once before this is final."""
+
+    code = "environment_image_gone"
 
 
 class ResourceError(SandboxError):

@@ -187,6 +187,7 @@ class EnvironmentBackend(Protocol):
 
         Raises:
             StartError, ResourceError
+            ImageGoneError: `image` is no longer there; core prepares it again and starts once more.
         """
         ...
 

@@ -52,6 +52,10 @@ class Images:
                 self._once.forget(spec.digest)
             raise
 
+    def forget(self, digest: str) -> None:
+        """The image of `digest` is gone: the next `prepare` makes it again. Harmless while somebody does so already."""
+        self._once.forget(digest)
+
     def release(self, digest: str) -> str | None:
         """One trial is done with the image of `digest`; the image that is to be removed because this was its last user."""
         self._users[digest] -= 1

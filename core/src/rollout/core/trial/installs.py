@@ -65,6 +65,7 @@ class Installs:
         self._redactor = redactor
         self._once: Once[str | None] = Once(keep_errors=False)
         self._unshared: set[tuple[str, str]] = set()
+        self._keys: dict[str, set[str]] = {}
         self.possible = self._backend is not None
 
     async def image(self, image: str, wanted: SharedInstall) -> str | None:
@@ -79,6 +80,7 @@ class Installs:
         key = wanted.key()
         if self._backend is None or (image, key) in self._unshared:
             return None
+        self._keys.setdefault(image, set()).add(key)
         try:
             return await self._once((image, key), lambda: self._make(image, key, wanted))
         except AgentInstallError as error:
@@ -88,6 +90,11 @@ class Installs:
             self._unshared.add((image, key))
             logger.info("agent %s is installed in each trial: %s", wanted.agent, error)
             return None
+
+    def forget(self, image: str) -> None:
+        """What was made from `image` may be gone: it is looked for, and made again if need be, when it is next wanted."""
+        for key in self._keys.pop(image, ()):
+            self._once.forget((image, key))
 
     async def _make(self, image: str, key: str, wanted: SharedInstall) -> str | None:
         folder = self._logs / f"{wanted.agent}-{key[:12]}"

@@ -22,6 +22,7 @@ from rollout.core.errors import (
     AgentInstallTimeoutError,
     AgentTimeoutError,
     CancelledTrialError,
+    ImageGoneError,
     InternalError,
     OutOfMemoryError,
     RolloutError,
@@ -189,12 +190,13 @@ class Rollout:
         if spec.environment_type == NO_ENVIRONMENT:
             return
         async with self._phase("environment_setup"):
-            self._image = await services.images.prepare(spec.environment, spec.timeouts.build_sec)
-            image = await self._image_with_agent() or self._image
-            environment = msgspec.structs.replace(spec.environment, env={**services.expand(spec.environment.env), **self._env})
-            async with deadline(spec.timeouts.build_sec, StartTimeoutError, "starting the environment"):
-                with foreign(StartError, "starting the environment"):
-                    self.environment = await services.backend.start(environment, image)
+            try:
+                self.environment = await self._start_environment()
+            except ImageGoneError as error:
+                self._say(f"{error}; preparing it again")
+                services.images.forget(spec.environment.digest)
+                services.installs.forget(self._image or "")
+                self.environment = await self._start_environment()
             can_choose = EXEC_USER in services.backend.capabilities
             self._isolation = Isolation(
                 self.environment,
@@ -205,6 +207,15 @@ class Rollout:
             async with deadline(spec.timeouts.build_sec, StartTimeoutError, "preparing the environment"):
                 with foreign(StartError, "preparing the environment"):
                     await self._isolation.set_up(self._instruction.encode())
+
+    async def _start_environment(self) -> Environment:
+        spec, services = self.spec, self._services
+        self._image = await services.images.prepare(spec.environment, spec.timeouts.build_sec)
+        image = await self._image_with_agent() or self._image
+        environment = msgspec.structs.replace(spec.environment, env={**services.expand(spec.environment.env), **self._env})
+        async with deadline(spec.timeouts.build_sec, StartTimeoutError, "starting the environment"):
+            with foreign(StartError, "starting the environment"):
+                return await services.backend.start(environment, image)
 
     async def install_agent(self) -> None:
         """Construct the agent and let it install itself; a failure is not verified."""
