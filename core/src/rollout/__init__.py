@@ -17,9 +17,9 @@ _MODULES = {
     "rollout.core.episodes": "Episode EvalOutput FlowConfig Signal Step Task TerminationReason Trajectory",
     "rollout.core.errors": (
         "AgentError AgentInstallError AgentInstallTimeoutError AgentTimeoutError BuildError BuildTimeoutError "
-        "CancelledTrialError CommandTimeoutError ConfigError EnvironmentLostError HostLostError ImagePullError InternalError "
-        "NotKeptError OutOfMemoryError PluginError ResourceError RewardInvalidError RewardMissingError RolloutError SandboxError "
-        "StartError StartTimeoutError StoreError TaskError TaskNotFoundError TeardownError TransferError UsageError "
+        "CancelledTrialError CommandTimeoutError ConfigError EnvironmentLostError HostLostError ImageGoneError ImagePullError "
+        "InternalError NotKeptError OutOfMemoryError PluginError ResourceError RewardInvalidError RewardMissingError "
+        "RolloutError SandboxError StartError StartTimeoutError StoreError TaskError TaskNotFoundError TeardownError TransferError UsageError "
         "VerifierError VerifierTimeoutError"
     ),
     "rollout.core.hook_marker": "hookimpl",

@@ -38,6 +38,7 @@ from rollout.core.errors import CommandTimeoutError as CommandTimeoutError
 from rollout.core.errors import ConfigError as ConfigError
 from rollout.core.errors import EnvironmentLostError as EnvironmentLostError
 from rollout.core.errors import HostLostError as HostLostError
+from rollout.core.errors import ImageGoneError as ImageGoneError
 from rollout.core.errors import ImagePullError as ImagePullError
 from rollout.core.errors import InternalError as InternalError
 from rollout.core.errors import NotKeptError as NotKeptError
