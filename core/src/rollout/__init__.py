@@ -19,8 +19,8 @@ _MODULES = {
         "AgentError AgentInstallError AgentInstallTimeoutError AgentTimeoutError BuildError BuildTimeoutError "
         "CancelledTrialError CommandTimeoutError ConfigError EnvironmentLostError HostLostError ImageGoneError ImagePullError "
         "InternalError NotKeptError OutOfMemoryError PluginError ResourceError RewardInvalidError RewardMissingError "
-        "RolloutError SandboxError StartError StartTimeoutError StoreError TaskError TaskNotFoundError TeardownError TransferError UsageError "
-        "VerifierError VerifierTimeoutError"
+        "RolloutError SandboxError StartError StartTimeoutError StoreError TaskError TaskNotFoundError TeardownError "
+        "TransferError UsageError VerifierError VerifierTimeoutError"
     ),
     "rollout.core.hook_marker": "hookimpl",
     "rollout.core.job.planner": "PlanOptions",
