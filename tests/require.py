@@ -11,6 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -20,6 +21,9 @@ ORDINARY_USER = 65534
 
 DOCKER_IMAGE = "debian:trixie-slim"
 """An image that tests of the `docker` environment start from: Debian with python3, git and procps."""
+
+APPTAINER = Path(os.environ.get("ROLLOUT_APPTAINER_STATE", "/tmp/rollout-test-apptainer"))
+"""Where `tests/components/apptainer.sh` puts Apptainer, and `base.sif` to start from: Debian with python3, git and procps."""
 
 NAMESPACES = ("unshare", "--mount", "--pid", "--net", "--fork", "--mount-proc", "true")
 """What the `local` environment asks of the kernel."""
@@ -71,11 +75,18 @@ def _docker_engines() -> str | None:
     return f"{', '.join(missing)} not installed" if missing else None
 
 
+def _apptainer() -> str | None:
+    if not (APPTAINER / "base.sif").exists():
+        return f"there is no {APPTAINER}/base.sif: `tests/components/apptainer.sh up` makes it"
+    return _run(str(APPTAINER / "usr/bin/apptainer"), "-s", "exec", str(APPTAINER / "base.sif"), "true")
+
+
 COMPONENTS: dict[str, Callable[[], str | None]] = {
     "local": _local,
     "local-user": _local_user,
     "git-http": _git_http,
     "docker": _docker,
+    "apptainer": _apptainer,
     "ssh": _ssh,
     "docker-engines": _docker_engines,
 }

@@ -1,0 +1,1 @@
+"""Rollout environments as Apptainer instances."""

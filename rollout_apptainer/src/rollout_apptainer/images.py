@@ -1,0 +1,219 @@
+"""Images: found, fetched, or built from a definition file or a Dockerfile; each once per content."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from rollout.core.aio import Blocking, Once, run_shielded
+from rollout.core.errors import BuildError, ImagePullError, StartError
+from rollout.core.sandbox.build import ImageState, run_steps
+from rollout.core.sandbox.layers import ImageConfig
+from rollout.core.types import EnvironmentSpec, OutputSink
+from rollout_apptainer import namespaces, sif
+from rollout_apptainer.cache import ImageCache
+from rollout_apptainer.instance import Instances, Wanted
+from rollout_apptainer.program import Program, complaint
+from rollout_apptainer.sources import Finder, Image
+
+_AGAIN = "run the job again to have it made anew"
+_FORMAT = "1"
+# Quick to make and readable everywhere; a higher level takes several times as long for a few percent.
+_SQUASH = ("--mksquashfs-args", "-comp gzip -Xcompression-level 1")
+_JSON = "3"
+_OWN_VARIABLES = ("APPTAINER_", "SINGULARITY_")
+_SHELL_VARIABLES = frozenset({"HOME", "LD_LIBRARY_PATH", "PROMPT_COMMAND", "PS1", "PWD", "OLDPWD", "SHLVL", "TERM", "_", "USER"})
+_BUILD_ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
+
+
+class Images:
+    """The images of one job."""
+
+    def __init__(
+        self,
+        program: Program,
+        blocking: Blocking,
+        cache: ImageCache,
+        finder: Finder,
+        instances: Instances,
+        *,
+        scratch: Callable[[str], Path],
+        fakeroot: bool,
+        name: Callable[[], str],
+        isolation: Sequence[str],
+    ) -> None:
+        """`scratch`: makes a folder on this machine's disk. `name`: a new name for an instance. `isolation`: arguments that keep
+        an instance to itself."""
+        self._program = program
+        self._blocking = blocking
+        self._cache = cache
+        self._finder = finder
+        self._instances = instances
+        self._scratch = scratch
+        self._privileges = ("--fakeroot",) if fakeroot else ()
+        self._name = name
+        self._isolation = tuple(isolation)
+        self._configs: Once[ImageConfig] = Once(keep_errors=False)
+        self._fetched: Once[Path] = Once(keep_errors=False)
+
+    async def prepare(self, spec: EnvironmentSpec, *, force: bool, sink: OutputSink | None) -> str:
+        """The path of the task's image.
+
+        Raises:
+            BuildError, ImagePullError
+        """
+        source = self._finder.source(spec)
+        if source.image is not None:
+            return str(await self._image(source.image, force, sink))
+        if source.definition is not None:
+            definition = source.definition
+            key = _key("definition", spec.digest, os.uname().machine, *self._privileges)
+            return str(
+                await self._cache.get(key, lambda part: self._build(part, str(definition), sink, definition.parent), force=force)
+            )
+        assert source.recipe is not None and source.base is not None
+        recipe = source.recipe
+        found = self._finder.image(source.base, str(recipe.path), recipe.path.parent)
+        base = await self._image(found, False, sink)
+        key = _key("dockerfile", spec.digest, recipe.text, await self._blocking(_identity, base), *self._privileges)
+        return str(await self._cache.get(key, lambda part: self._carry_out(part, spec, base, sink), force=force))
+
+    async def config(self, image: str) -> ImageConfig:
+        """What an image says about the processes that run on it.
+
+        Raises:
+            StartError: it is not there any more, or not whole.
+        """
+        return await self._configs(image, lambda: self._read_config(Path(image)))
+
+    def forget(self, image: str) -> None:
+        self._configs.forget(image)
+
+    async def check(self, image: str) -> None:
+        """Raises StartError when an image is gone or not whole."""
+        path = Path(image)
+        if path.is_dir():
+            return
+        try:
+            await self._blocking(sif.read, path)
+        except OSError as error:
+            raise StartError(f"the image {path} cannot be read ({error.strerror}): {_AGAIN}") from error
+        except sif.NotSifError as error:
+            raise StartError(f"the image {path} is not whole ({error}): {_AGAIN}") from error
+
+    async def _image(self, image: Image, force: bool, sink: OutputSink | None) -> Path:
+        if image.kind == "file":
+            path = Path(image.reference)
+            if not path.is_dir():
+                try:
+                    await self._blocking(sif.read, path)
+                except (OSError, sif.NotSifError) as error:
+                    raise BuildError(f"the image {path} cannot be used: {error}") from error
+            return path
+        identity = "" if image.kind == "fetch" else await self._blocking(_archive_identity, image.reference)
+        key = _key(image.kind, image.reference, identity, os.uname().machine)
+        failure = ImagePullError if image.kind == "fetch" else BuildError
+        return await self._fetched(
+            (key, force),
+            lambda: self._cache.get(key, lambda part: self._build(part, image.reference, sink, None, failure), force=force),
+        )
+
+    async def _build(
+        self,
+        part: Path,
+        source: str,
+        sink: OutputSink | None,
+        cwd: Path | None,
+        failure: type[BuildError] = BuildError,
+        privileges: Sequence[str] | None = None,
+    ) -> None:
+        tmp = self._scratch("build")
+        arguments = ["build", "--force", *_SQUASH, *(self._privileges if privileges is None else privileges), str(part), source]
+        try:
+            done = await self._program.run(arguments, cwd=cwd, tmp=tmp, fetching=True, sink=sink)
+        finally:
+            await run_shielded(self._blocking(namespaces.remove, [tmp]))
+        if done.exit_code != 0:
+            said = complaint(done.stderr) or complaint(done.stdout) or f"exit code {done.exit_code}"
+            raise failure(f"{os.path.basename(self._program.path)} build {source}: {said}")
+
+    async def _carry_out(self, part: Path, spec: EnvironmentSpec, base: Path, sink: OutputSink | None) -> None:
+        """Carry out a Dockerfile in a sandbox folder made of its base, and pack the folder."""
+        recipe = self._finder.source(spec).recipe
+        assert recipe is not None
+        inherited = await self.config(str(base))
+        work = self._scratch("build")
+        try:
+            root = work / "root"
+            await self._unpack(base, root, work, sink)
+            wanted = Wanted(
+                name=self._name(),
+                image=str(root),
+                folder=work / "instance",
+                arguments=(*self._isolation, *self._privileges, "--writable"),
+                env={**_BUILD_ENV, **inherited.env},
+            )
+            state = ImageState(workdir=inherited.workdir or "/", user=inherited.user)
+            environment = await self._instances.start(wanted)
+            try:
+                await run_steps(recipe, environment, os.uname().machine, sink, state)
+            finally:
+                await run_shielded(environment.stop())
+            config = ImageConfig(env={**inherited.env, **state.env}, workdir=state.workdir, user=state.user)
+            await self._build(part, str(root), sink, None)
+            await self._describe(part, config, work)
+        finally:
+            await run_shielded(self._blocking(namespaces.remove, [work]))
+
+    async def _unpack(self, base: Path, root: Path, work: Path, sink: OutputSink | None) -> None:
+        arguments = ["build", "--force", *self._privileges, "--sandbox", str(root), str(base)]
+        done = await self._program.run(arguments, tmp=work, sink=sink)
+        if done.exit_code != 0:
+            raise BuildError(f"the image {base} cannot be unpacked in {work}: {complaint(done.stderr)}")
+
+    async def _describe(self, part: Path, config: ImageConfig, work: Path) -> None:
+        """Put into the image what its Dockerfile says, as images that come from a registry have it."""
+        file = work / "oci-config.json"
+        await self._blocking(file.write_bytes, sif.config_as_oci(config))
+        done = await self._program.run(["sif", "add", "--datatype", _JSON, str(part), str(file)])
+        if done.exit_code != 0:
+            raise BuildError(f"the image {part} cannot be completed: {complaint(done.stderr)}")
+
+    async def _read_config(self, path: Path) -> ImageConfig:
+        if not path.is_dir():
+            found = (await self._blocking(sif.read, path)).config
+            if found is not None:
+                return found
+        arguments = ["-s", "exec", *self._isolation, *self._privileges, "--pwd", "/", str(path), "cat", "/proc/self/environ"]
+        done = await self._program.run(arguments)
+        if done.exit_code != 0:
+            raise StartError(f"nothing can be run in the image {path}: {complaint(done.stderr)}")
+        items = [item.split("=", 1) for item in done.stdout.decode("utf-8", "surrogateescape").split("\0") if "=" in item]
+        return ImageConfig(
+            env={name: value for name, value in items if name not in _SHELL_VARIABLES and not name.startswith(_OWN_VARIABLES)}
+        )
+
+
+def _key(*parts: str) -> str:
+    return hashlib.sha256("\0".join([_FORMAT, *parts]).encode("utf-8", "surrogateescape")).hexdigest()[:40]
+
+
+def _identity(path: Path) -> str:
+    """Of an image's content: a SIF's own id, and for a folder its place and when it was last changed at the top."""
+    if path.is_dir():
+        return f"{path.resolve()} {path.stat().st_mtime_ns}"
+    try:
+        return sif.read(path).id
+    except (OSError, sif.NotSifError) as error:
+        raise BuildError(f"the image {path} cannot be used: {error}") from error
+
+
+def _archive_identity(reference: str) -> str:
+    path = reference.partition(":")[2].partition(":")[0]
+    with suppress(OSError):
+        status = os.stat(path)
+        return f"{status.st_size} {status.st_mtime_ns}"
+    return ""
