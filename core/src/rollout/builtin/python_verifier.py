@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
 
@@ -59,7 +60,6 @@ class PythonVerifier:
         options = self._options
         file, module, function, search = self._place(trial)
         has_sandbox = options.sandbox and not isinstance(trial.environment, NoEnvironment)
-        memory = parse_bytes(options.memory)[0] if options.memory is not None else None
         said = await trial.run_python(
             PythonCall(
                 target="rollout.core.trial.verify_function:evaluate",
@@ -67,7 +67,7 @@ class PythonVerifier:
                 search=search,
                 env=trial.env,
                 timeout_sec=options.timeout_sec,
-                memory_bytes=memory,
+                memory_bytes=_bytes(options.memory),
                 fresh=options.fresh,
                 environment=trial.environment if has_sandbox else None,
                 user=trial.user,
@@ -76,29 +76,35 @@ class PythonVerifier:
             )
         )
         verdict = msgspec.convert(said, VerifyResult)
-        name = f"{options.module or module}:{function}"
-        return msgspec.structs.replace(verdict, source=verdict.source or name)
+        return msgspec.structs.replace(verdict, source=verdict.source or f"{options.module or module}:{function}")
 
     def _place(self, trial: TrialView) -> tuple[str | None, str | None, str, tuple[str, ...]]:
         """File or module, function, and the folders where its imports are looked for."""
-        folders = [trial.task_directory]
-        if trial.task.dataset_dir not in (Path(), trial.task_directory):
-            folders.append(trial.task.dataset_dir)
-        if self._options.import_path is not None:
-            module, _, function = self._options.import_path.partition(":")
-            return None, module, function, tuple(map(str, folders))
-        name = str(self._options.module)
-        for folder in folders:
-            if (file := _file(folder, name)) is not None:
-                return str(file), None, self._options.function, tuple(map(str, (file.parent, *folders)))
-        places = " nor in ".join(map(str, folders))
-        raise VerifierError(f"the verifier {name} is not in {places}")
+        options = self._options
+        folders: tuple[str, ...] = (str(trial.task_directory),)
+        dataset = str(trial.task.dataset_dir)
+        if dataset not in (".", *folders):
+            folders = (*folders, dataset)
+        if options.import_path is not None:
+            module, _, function = options.import_path.partition(":")
+            return None, module, function, folders
+        file = _file(folders, str(options.module))
+        if file is None:
+            raise VerifierError(f"the verifier {options.module} is not in {' nor in '.join(folders)}")
+        return file, None, options.function, (file.rpartition("/")[0], *folders)
 
 
-def _file(folder: Path, name: str) -> Path | None:
-    """The Python file that `tests/evaluate.py` or `tests.evaluate` means in a folder."""
-    dotted = folder.joinpath(*name.split("."))
-    for file in (folder / name, dotted.with_name(f"{dotted.name}.py"), dotted / "__init__.py"):
-        if file.is_file():
-            return file
+@lru_cache(maxsize=64)
+def _bytes(memory: Quantity | None) -> int | None:
+    return None if memory is None else parse_bytes(memory)[0]
+
+
+@lru_cache(maxsize=4096)
+def _file(folders: tuple[str, ...], name: str) -> str | None:
+    """The Python file that `tests/evaluate.py` or `tests.evaluate` means in the first folder that has one."""
+    for folder in map(Path, folders):
+        dotted = folder.joinpath(*name.split("."))
+        for file in (folder / name, dotted.with_name(f"{dotted.name}.py"), dotted / "__init__.py"):
+            if file.is_file():
+                return str(file)
     return None

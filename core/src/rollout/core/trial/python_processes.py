@@ -35,6 +35,16 @@ _WORKER = "import sys; from rollout.core.trial.python_worker import main; main(s
 _APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} cannot be given to another process")
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
+_decoder = msgspec.msgpack.Decoder(dict[str, Any])
+
+
 class PythonProcesses:
     """A pool of worker processes. Made without starting any; `aclose` ends them."""
 
@@ -56,7 +66,7 @@ class PythonProcesses:
             VerifierTimeoutError
         """
         try:
-            request = msgspec.msgpack.encode(
+            request = _encoder.encode(
                 {"target": call.target, "arguments": call.arguments, "search": call.search, "memory_bytes": call.memory_bytes}
             )
         except (TypeError, ValueError, OverflowError) as error:
@@ -276,7 +286,7 @@ class _Channel(asyncio.Protocol):
             body = bytes(self._buffer[4 : 4 + size])
             del self._buffer[: 4 + size]
             try:
-                frame = msgspec.msgpack.decode(body, type=dict[str, Any])
+                frame = _decoder.decode(body)
             except msgspec.DecodeError:
                 self._fail()
                 return

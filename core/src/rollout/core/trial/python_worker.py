@@ -17,7 +17,8 @@ import socket
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -26,6 +27,7 @@ _MAX_TRACEBACK = 20_000
 _MAX_FILE_BYTES = 2**30  # what is printed is a file too, and nobody reads it before the end of the call
 
 _channel: socket.socket | None = None
+_input: BinaryIO | None = None
 
 
 class SandboxError(RuntimeError):
@@ -98,7 +100,7 @@ class Sandbox:
 
 def main(arguments: list[str]) -> None:
     """Answer calls until the parent closes the socket."""
-    global _channel
+    global _channel, _input
     number, parent = map(int, arguments)
     # The parent may be killed at any time; nothing of a verifier must go on after it.
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -109,6 +111,7 @@ def main(arguments: list[str]) -> None:
     sys.dont_write_bytecode = True  # a task's folder stays as it is: its digest says whether a trial still counts
     _channel = socket.socket(fileno=number)
     _channel.set_inheritable(False)
+    _input = _channel.makefile("rb")
     calls = _Calls()
     while True:
         request = _receive()
@@ -124,13 +127,20 @@ class _Calls:
     def __init__(self) -> None:
         self._search: list[str] = []
         self._start_bytes = _address_space()
+        self._memory_bytes: int | None = -1
+        self._functions: dict[str, Any] = {}
 
     def answer(self, request: dict[str, Any]) -> bytes:
         """The frame that answers a call."""
         try:
             self._limit(request["memory_bytes"])
             self._look_in(request["search"])
-            function = _find(request["target"])
+            target = request["target"]
+            function = self._functions.get(target)
+            if function is None:
+                function = _find(target)
+                if target.startswith("rollout"):  # what others bring may change with the folders of the search
+                    self._functions[target] = function
             value = function(**request["arguments"])
             answer = msgspec.msgpack.encode({"value": value})
         except MemoryError:
@@ -148,6 +158,9 @@ class _Calls:
         return answer
 
     def _limit(self, memory_bytes: int | None) -> None:
+        if memory_bytes == self._memory_bytes:
+            return
+        self._memory_bytes = memory_bytes
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
         soft = hard if memory_bytes is None else self._start_bytes + memory_bytes
         resource.setrlimit(resource.RLIMIT_AS, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
@@ -215,14 +228,9 @@ def _receive() -> dict[str, Any] | None:
 
 
 def _read(size: int) -> bytes | None:
-    assert _channel is not None
-    data = _channel.recv(size)
-    while data and len(data) < size:
-        more = _channel.recv(size - len(data))
-        if not more:
-            return None
-        data += more
-    return data or None
+    assert _input is not None
+    data = _input.read(size)
+    return data if len(data) == size else None
 
 
 def _address_space() -> int:
@@ -237,15 +245,26 @@ def call_by_name(function: Any, known: Mapping[str, Any]) -> Any:
         Rejected: it wants something that there is not.
     """
     try:
+        positionals, keywords = _parameters(function, tuple(known))
+    except TypeError:  # it cannot be hashed
+        positionals, keywords = _parameters.__wrapped__(function, tuple(known))
+    return function(*[known[name] for name in positionals], **{name: known[name] for name in keywords})
+
+
+@lru_cache(maxsize=64)
+def _parameters(function: Any, known: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of what is passed by position, and by name."""
+    by_place = ("task", "episode"), ()
+    try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
-        return function(known["task"], known["episode"])
+        return by_place
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     required = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
     named = [p.name for p in parameters if p.name in known and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if not named and len(positional) >= 2 and len(required) <= 2 and all(p in positional[:2] for p in required):
-        return function(known["task"], known["episode"])
+        return by_place
     missing = [p.name for p in required if p.name not in known]
     if missing:
         raise Rejected(
@@ -254,6 +273,5 @@ def call_by_name(function: Any, known: Mapping[str, Any]) -> Any:
         )
     if not named and takes_any:
         named = ["task", "episode"]
-    positionals = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY and p.name in known]
-    keywords = {name: known[name] for name in named if name not in positionals}
-    return function(*(known[name] for name in positionals), **keywords)
+    positionals = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_ONLY and p.name in known)
+    return positionals, tuple(name for name in named if name not in positionals)

@@ -8,23 +8,24 @@ import importlib.util
 import inspect
 import os
 import sys
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from types import ModuleType
 from typing import Any
 
-import msgspec
-
-from rollout.core.episodes import Episode, Task
+from rollout.core.episodes import Episode, Task, Trajectory
 from rollout.core.errors import RewardInvalidError
 from rollout.core.trial.coercion import coerce
 from rollout.core.trial.python_worker import Rejected, Sandbox, call_by_name
+from rollout.core.types import VerifyResult
 
 _loaded: dict[str, tuple[tuple[int, int], ModuleType]] = {}
 
 
 def evaluate(
     *, file: str | None, module: str | None, function: str, task: dict[str, Any], episode: dict[str, Any], sandbox: bool
-) -> dict[str, Any]:
-    """Call a verifier and return its verdict as plain data (a VerifyResult).
+) -> VerifyResult:
+    """Call a verifier and return its verdict.
 
     The verifier is `function` of the Python file `file`, or of the importable `module`.
 
@@ -32,40 +33,66 @@ def evaluate(
         Rejected: it is not there, wants what there is not, or returned what is no verdict.
     """
     verifier = _verifier(file, module, function)
-    known = _known(task, episode)
-    if sandbox:
-        known["sandbox"] = Sandbox()
-    value = call_by_name(verifier, known)
+    value = call_by_name(verifier, _Known(task, episode, sandbox))
     if inspect.isawaitable(value):
         value = asyncio.run(_awaited(value))
-    name = getattr(verifier, "__qualname__", function)
     try:
-        result = coerce(value, f"{name}()")
+        return coerce(value, f"{getattr(verifier, '__qualname__', function)}()")
     except RewardInvalidError as error:
         raise Rejected(str(error)) from error
-    builtins: dict[str, Any] = msgspec.to_builtins(result)
-    return builtins
 
 
 async def _awaited(value: Any) -> Any:
     return await value
 
 
-def _known(task: dict[str, Any], episode: dict[str, Any]) -> dict[str, Any]:
-    given = Task.from_dict(task)
-    made = Episode.from_dict(episode)
-    last = made.trajectories[-1] if made.trajectories else None
-    trajectory = {
-        "uid": last.uid if last else "",
-        "name": last.name if last else "",
-        "task": last.task if last else None,
-        "output": made.answer,
-        "steps": [
-            {"id": step.id, "input": step.input, "output": step.output, "reward": step.reward}
-            for step in (last.steps if last else ())
-        ],
-    }
-    return {"task": given, "metadata": given.metadata, "episode": made, "trajectory": trajectory}
+class _Known(Mapping[str, Any]):
+    """What a verifier can ask for, made when it does."""
+
+    def __init__(self, task: dict[str, Any], episode: dict[str, Any], sandbox: bool) -> None:
+        self._names = ("task", "metadata", "episode", "trajectory", *(("sandbox",) if sandbox else ()))
+        self._raw = task, episode
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, name: str) -> Any:
+        match name:
+            case "task":
+                return self._task
+            case "metadata":
+                return self._task.metadata
+            case "episode":
+                return self._episode
+            case "trajectory":
+                return self._trajectory
+            case "sandbox" if name in self._names:
+                return Sandbox()
+        raise KeyError(name)
+
+    @cached_property
+    def _task(self) -> Task:
+        return Task.from_dict(self._raw[0])
+
+    @cached_property
+    def _episode(self) -> Episode:
+        made = Episode.from_dict(self._raw[1])
+        made.task = made.task if made.task is not None else self._task
+        return made
+
+    @cached_property
+    def _trajectory(self) -> dict[str, Any]:
+        last = self._episode.trajectories[-1] if self._episode.trajectories else Trajectory(uid="", name="")
+        return {
+            "uid": last.uid,
+            "name": last.name,
+            "task": last.task,
+            "output": self._episode.answer,
+            "steps": [{"id": step.id, "input": step.input, "output": step.output, "reward": step.reward} for step in last.steps],
+        }
 
 
 def _verifier(file: str | None, module: str | None, function: str) -> Any:
