@@ -25,6 +25,8 @@ class EnvironmentConfig(Struct, frozen=True, kw_only=True):
     """Backend: `local` and `none` are built in; `docker`, `apptainer`, `ssh` are plugins (`rollout plugins environments`)."""
     force_build: bool = False
     """Build or pull images anew instead of using cached ones."""
+    n_concurrent_builds: Positive = 2
+    """How many images are built or fetched at once: for the trials to come, while others run."""
     delete: bool = True
     """Remove what was made for the job (images, layers) after its last user; false keeps it for the next job."""
     agent_cache: bool = True

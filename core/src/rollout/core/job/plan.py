@@ -21,6 +21,7 @@ from rollout.core.plugins import Plugin
 from rollout.core.protocols import BackendContext, EnvironmentBackend, Executor
 from rollout.core.records import NO_ENVIRONMENT, AgentSpec, TrialSpec
 from rollout.core.trial.deadlines import deadline, effective_timeout
+from rollout.core.types import EnvironmentSpec
 
 _CLOSE_SEC = 120.0
 
@@ -70,6 +71,13 @@ class Plan:
             for task in dataset.tasks:
                 for agent in self.agents:
                     yield from self._attempts(dataset, task, agent)
+
+    def images(self) -> Iterator[tuple[EnvironmentSpec, float]]:
+        """The environments of the tasks in the order of their trials, and how many seconds making one may take."""
+        for dataset in self.datasets:
+            for task in dataset.kinds:
+                if any(self._environment_type(task, agent) != NO_ENVIRONMENT for agent in self.agents):
+                    yield task.environment, task.timeouts.build_sec
 
     def pending_by_image(self) -> Counter[str]:
         """How many trials are still to run on each environment digest."""

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from rollout.core.aio import run_shielded
-from rollout.core.errors import HostLostError, RolloutError, StoreError, boundary
+from rollout.core.errors import HostLostError, RolloutError, StoreError, boundary, describe
 from rollout.core.files import make_folder, write_atomic
 from rollout.core.job.events import (
     Event,
@@ -88,6 +88,7 @@ class _Run:
         self._tally = Tally(plan.metrics, totals)
         self._primary: list[float] = [0.0, 0.0]
         self._moves: Counter[str] = Counter()
+        self._ahead: asyncio.Task[None] | None = None
         self._images = _earlier_images(plan)
         self._image_contents = _earlier_contents(plan)
         self._warnings_sent = 0
@@ -109,6 +110,7 @@ class _Run:
             self._failure = error
         self._feed.stop()
         try:
+            await run_shielded(self._stop_ahead())
             await run_shielded(self._services.aclose())
             await run_shielded(self._wait_for_background())
         except asyncio.CancelledError as error:
@@ -119,6 +121,13 @@ class _Run:
         if cancelled is not None:
             raise cancelled
         return outcome
+
+    async def _stop_ahead(self) -> None:
+        if self._ahead is not None:
+            self._ahead.cancel()
+            await asyncio.wait([self._ahead])
+            if not self._ahead.cancelled() and (error := self._ahead.exception()) is not None:
+                self._warn(f"images were not made ahead of their trials: {describe(error)}")
 
     def _make_services(self) -> Services:
         plan = self._plan
@@ -134,6 +143,7 @@ class _Run:
             logs=plan.directory / "images",
             redactor=redactor,
             users=plan.pending_by_image(),
+            at_once=environment.n_concurrent_builds,
         )
         installs = Installs(
             plan.backend, images, force=environment.force_build, logs=plan.directory / "images", redactor=redactor
@@ -182,6 +192,8 @@ class _Run:
 
     async def _run_trial(self, spec: TrialSpec) -> TrialResult:
         """What the executor calls for each trial that runs in this process."""
+        if self._ahead is None:  # not earlier: where trials run elsewhere, their images are made there
+            self._ahead = asyncio.ensure_future(self._services.images.prepare_ahead(self._plan.images()))
         self._send(TrialStarted(time=datetime.now(UTC), trial_id=spec.trial_id, try_number=spec.try_number))
         rollout = Rollout(spec, self._services)
         try:
