@@ -24,6 +24,9 @@ DOCKER_IMAGE = "debian:trixie-slim"
 
 APPTAINER = Path(os.environ.get("ROLLOUT_APPTAINER_STATE", "/tmp/rollout-test-apptainer"))
 """Where `tests/components/apptainer.sh` puts Apptainer, and `base.sif` to start from: Debian with python3, git and procps."""
+PODMAN_ROOT = "unix:///tmp/rollout-test-podman/root/podman.sock"
+PODMAN_USER = "unix:///tmp/rollout-test-podman/user/podman.sock"
+"""Where components/podman.sh puts them."""
 
 NAMESPACES = ("unshare", "--mount", "--pid", "--net", "--fork", "--mount-proc", "true")
 """What the `local` environment asks of the kernel."""
@@ -64,6 +67,11 @@ def _ssh() -> str | None:
     return _run(script, "run", "18", "test", "-s", "/run/sshd.pid")
 
 
+def _podman() -> str | None:
+    commands = (("docker", "--host", socket, "image", "inspect", DOCKER_IMAGE) for socket in (PODMAN_ROOT, PODMAN_USER))
+    return next((missing for command in commands if (missing := _run(*command)) is not None), None)
+
+
 def _docker_engines() -> str | None:
     """Engines that the tests start for themselves: see engines.py."""
     if os.geteuid() != 0:
@@ -89,6 +97,7 @@ COMPONENTS: dict[str, Callable[[], str | None]] = {
     "apptainer": _apptainer,
     "ssh": _ssh,
     "docker-engines": _docker_engines,
+    "podman": _podman,
 }
 """Component to a probe that says what is missing, or None."""
 

@@ -1,0 +1,46 @@
+"""The `docker` environment keeps the contract on Podman's API, as root and as an ordinary user."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from require import DOCKER_IMAGE, PODMAN_ROOT, PODMAN_USER
+from rollout.core import protocols
+from rollout.core.protocols import BackendContext
+from rollout.core.types import EnvironmentSpec
+from rollout.testing.environment import EnvironmentSuite
+from rollout_docker.backend import DockerBackend
+from rollout_docker.options import DockerOptions
+
+pytestmark = pytest.mark.needs("podman")
+
+_CAPABILITIES = frozenset({protocols.EXEC_USER, protocols.LIVE_STDIO, protocols.NETWORK_NONE, protocols.DOCKER_IMAGE})
+_KNOWN_FAILURES = {
+    "test_input_that_nobody_reads_does_no_harm": "Podman 4.3 ends a command when it cannot write its input",
+    "test_a_background_process_may_go_on_printing": "Podman 4.3 closes a command's output when the command itself ends",
+    "test_a_link_in_place_of_what_is_asked_for_is_not_followed": "Podman 4.3 packs what a link points to (in the container)",
+}
+
+
+class TestPodmanOfRoot(EnvironmentSuite):
+    capabilities = _CAPABILITIES
+    known_failures = _KNOWN_FAILURES
+
+    def make(self, context: BackendContext) -> DockerBackend:
+        return DockerBackend(DockerOptions(host=PODMAN_ROOT, pull="never"), context)
+
+    def spec(self, **changes: Any) -> EnvironmentSpec:
+        return super().spec(**{"docker_image": DOCKER_IMAGE, **changes})
+
+
+class TestPodmanOfAnOrdinaryUser(EnvironmentSuite):
+    capabilities = _CAPABILITIES
+    known_failures = _KNOWN_FAILURES
+
+    def make(self, context: BackendContext) -> DockerBackend:
+        return DockerBackend(DockerOptions(host=PODMAN_USER, pull="never"), context)
+
+    def spec(self, **changes: Any) -> EnvironmentSpec:
+        return super().spec(**{"docker_image": DOCKER_IMAGE, **changes})
