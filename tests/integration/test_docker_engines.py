@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from engines import IMAGE, Dockerd, Sshd, certificates, engine, free_port
-from integration.jobs import rollout, trial_results, write_job, write_task
+from integration.jobs import command, environ, rollout, trial_results, write_job, write_task
 from rollout.core.errors import EnvironmentLostError, HostLostError, SandboxError
 from rollout.core.protocols import BackendContext
 from rollout.core.types import Command, EnvironmentSpec
@@ -318,3 +320,34 @@ def test_a_job_goes_on_when_one_of_its_engines_dies(first: Dockerd, tmp_path: Pa
     lost = [event for event in events if (event.get("error") or {}).get("type") == "environment_host_lost"]
     assert lost, "the engine died before it had a trial: nothing was tested"
     assert "is lost" in done.stdout + done.stderr
+
+
+def test_a_job_survives_the_restart_of_its_engine(tmp_path: Path) -> None:
+    task = write_task(tmp_path / "tasks" / "t", tests="#!/bin/sh\necho 1 > /logs/verifier/reward.txt\n")
+    (task / "environment" / "Dockerfile").write_text(f"FROM {IMAGE}\nWORKDIR /app\n")
+    job = write_job(
+        tmp_path,
+        {
+            "n_attempts": 4,
+            "n_concurrent_trials": 2,
+            "retry": {"max_retries": 5, "min_wait_sec": 1},
+            "agents": [{"name": "waits", "execute": "#!/bin/sh\nsleep 2\n"}],
+        },
+    )
+    with engine() as restarting:
+        document = json.loads(job.read_text())
+        document["environment"] = {"type": "docker", "options": {"host": restarting.url}}
+        job.write_text(json.dumps(document))
+        process = subprocess.Popen(command("job.json"), cwd=tmp_path, env=environ(tmp_path), stdout=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 60
+        while len(restarting.docker("ps", "-q").split()) < 2:
+            assert time.monotonic() < deadline, "no two trials started"
+            time.sleep(0.1)
+        restarting.restart()
+        stdout, _ = process.communicate(timeout=200)
+        assert process.returncode == 0, stdout
+        results = trial_results(tmp_path / "jobs" / "job")
+        assert [record["reward"] for record in results.values()] == [1.0] * 4
+        tries = [earlier["error"] for record in results.values() for earlier in record["tries"]]
+        assert tries, "the engine was restarted between two trials: nothing was tested"
+        assert restarting.docker("ps", "-aq") == ""

@@ -169,6 +169,8 @@ class Host:
                 logger.warning("%s: %s; `rollout clean` tries again", self, error)
 
     async def aclose(self) -> None:
+        if self.found is not None:
+            await self.sweep()
         oom, self._oom = self._oom, None
         if oom is not None:
             await oom.aclose()
