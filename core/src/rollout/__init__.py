@@ -6,6 +6,8 @@ used. Type checkers read `__init__.pyi`, which lists the same names.
 
 _MODULES = {
     "rollout.api": "run_job",
+    "rollout.api.benchmark": "BenchmarkLoader BenchmarkResult",
+    "rollout.api.runner": "EvalItem EvalResult Runner run_dataset",
     "rollout.builtin.rewards": "CodeExecRewardFunc LLMJudgeRewardFunc StringMatchRewardFunc TestRewardFunc",
     "rollout.builtin.script_agent": "ScriptAgent ScriptOptions",
     "rollout.core.config.job": (

@@ -1,4 +1,10 @@
 from rollout.api import run_job as run_job
+from rollout.api.benchmark import BenchmarkLoader as BenchmarkLoader
+from rollout.api.benchmark import BenchmarkResult as BenchmarkResult
+from rollout.api.runner import EvalItem as EvalItem
+from rollout.api.runner import EvalResult as EvalResult
+from rollout.api.runner import Runner as Runner
+from rollout.api.runner import run_dataset as run_dataset
 from rollout.builtin.rewards import CodeExecRewardFunc as CodeExecRewardFunc
 from rollout.builtin.rewards import LLMJudgeRewardFunc as LLMJudgeRewardFunc
 from rollout.builtin.rewards import StringMatchRewardFunc as StringMatchRewardFunc

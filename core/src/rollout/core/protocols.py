@@ -281,7 +281,8 @@ class AgentSession(Protocol):
 class Agent(Protocol):
     """One agent in one trial: constructed as `cls(options, context)` for each trial.
 
-    A class may say `needs_environment = False`: it works where there is no sandbox (rows of a data set, `type: none`).
+    A class may say `needs_environment = False`: it works where there is no sandbox (rows of a data set, `type: none`). Where
+    that depends on the options it is a static method of them.
 
     A class may have a method `shared_install(self, withheld: frozenset[str]) -> str | None`: all that the installed state
     is made of, as text, when `install` does the same in every trial of the same image; None when it does not. Trials then

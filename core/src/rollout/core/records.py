@@ -45,6 +45,8 @@ class TaskSpec(Struct, frozen=True, kw_only=True):
     """A row's text; None: it is in instruction.md of `path`."""
     images: tuple[str, ...] = ()
     """Files that belong to the instruction, relative to `dataset_dir`."""
+    content: list[dict[str, Any]] | None = None
+    """Content blocks instead of `instruction` and `images`, of a task that was given from Python."""
     row: dict[str, Any] | None = None
     """A row's metadata; None for a folder."""
     git_commit_id: str | None = None

@@ -62,15 +62,20 @@ class PlanOptions:
     """Called with the plan before the job's folder is made; it refuses the job by raising."""
 
 
-async def plan_job(job: JobFile, options: PlanOptions = PlanOptions(), environ: Mapping[str, str] = os.environ) -> Plan:
-    """Plan a job, and open its folder unless it is a dry run.
+async def plan_job(
+    job: JobFile,
+    options: PlanOptions = PlanOptions(),
+    environ: Mapping[str, str] = os.environ,
+    given: Sequence[LoadedDataset] = (),
+) -> Plan:
+    """Plan a job, and open its folder unless it is a dry run. `given` are data sets besides those that the job names.
 
     Raises:
         UsageError and its kinds: something is wrong with the job, its tasks or this machine, or the job's folder cannot be
             written; nothing was started. All faulty tasks are in one message.
     """
     try:
-        return await _Planner(job, options, environ).plan()
+        return await _Planner(job, options, environ, given).plan()
     except UsageError:
         raise
     except RolloutError as error:
@@ -80,7 +85,8 @@ async def plan_job(job: JobFile, options: PlanOptions = PlanOptions(), environ: 
 class _Planner:
     """The steps of planning, and what they find out on the way."""
 
-    def __init__(self, job: JobFile, options: PlanOptions, environ: Mapping[str, str]) -> None:
+    def __init__(self, job: JobFile, options: PlanOptions, environ: Mapping[str, str], given: Sequence[LoadedDataset]) -> None:
+        self._given = given
         self._options = options
         self._environ = environ
         self._base_dir = job.base_dir
@@ -193,7 +199,7 @@ class _Planner:
 
     def _agent(self, index: int, agent: AgentConfig, names: FolderNames) -> PlannedAgent:
         try:
-            plugin, _ = self._plugin("agents", agent.plugin, agent.plugin_options, f"agents[{index}]")
+            plugin, options = self._plugin("agents", agent.plugin, agent.plugin_options, f"agents[{index}]")
         except PluginError as error:
             if not agent.type and not agent.inline and "no agent" in str(error):
                 raise PluginError(f"{error}; or give `execute:` to define it here") from error
@@ -208,12 +214,12 @@ class _Planner:
             override_timeout_sec=agent.override_timeout_sec,
             max_timeout_sec=agent.max_timeout_sec,
             fingerprint=fingerprint_of(spec),
-            needs_environment=getattr(plugin.cls, "needs_environment", True),
+            needs_environment=_agent_needs_environment(plugin, options),
         )
 
     async def _load_datasets(self) -> list[LoadedDataset]:
         """Every dataset, under a name of its own. All tasks that cannot be read are reported in one error."""
-        loaded: list[LoadedDataset] = []
+        loaded = list(self._given)
         faults: list[str] = []
         for index, dataset in enumerate(self._config.datasets):
             found = await self._load_dataset(index, dataset)
@@ -282,6 +288,7 @@ class _Planner:
         cache = cache_dir(self._environ)
         task_parents = {task.path.parent for found in loaded for task in found.tasks}
         task_parents |= {found.folder.path for found in loaded if found.folder}
+        task_parents |= {task.dataset_dir.absolute() for found in loaded for task in found.given}
         private = {directory.parent, cache, self._base_dir, *task_parents} - {Path("/")}
         return BackendContext(
             job_id=job_id,
@@ -344,6 +351,15 @@ class _Planner:
                     tasks.append(planner.task(found.name, task, task_names(task.name)))
                 except TaskError as error:
                     faults.append(f"{task.name}: {error}")
+            ids: set[str] = set()
+            for given in found.given:
+                try:
+                    if given.id in ids:
+                        raise TaskError("another task has this id")
+                    ids.add(given.id)
+                    tasks.append(planner.given(found.name, given, task_names(given.id)))
+                except TaskError as error:
+                    faults.append(f"{given.id}: {error}")
             datasets.append(PlannedDataset(found.name, names(found.name), tasks))
         return datasets, faults
 
@@ -450,6 +466,12 @@ def _select_agents(config: JobConfig, wanted: Sequence[str]) -> JobConfig:
             raise UsageError(f"--agent {pattern}: no agent of the job matches; it has {names}")
         chosen += [agent for agent in matching or [AgentConfig(name=pattern)] if agent not in chosen]
     return msgspec.structs.replace(config, agents=chosen)
+
+
+def _agent_needs_environment(plugin: Plugin, options: Any) -> bool:
+    """It does unless its class says otherwise."""
+    said = getattr(plugin.cls, "needs_environment", True)
+    return bool(said(options) if callable(said) else said)
 
 
 def _task_faults(faults: Sequence[str], what: str) -> TaskError:

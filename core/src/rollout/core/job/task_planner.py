@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from rollout.core.config.dataset import DatasetFile
 from rollout.core.config.job import JobConfig
 from rollout.core.config.task import TaskConfig
+from rollout.core.episodes import Task
 from rollout.core.errors import TaskError, UsageError
 from rollout.core.job.planned import PlannedTask
 from rollout.core.job.planned_rows import PlannedRows
 from rollout.core.quantity import parse_bytes, parse_cpus
 from rollout.core.records import TaskSpec, Timeouts, VerifierSpec
+from rollout.core.tasks.dataset_folder import DATASET, read_dataset_folder
 from rollout.core.tasks.rows import RowDataset
-from rollout.core.tasks.task import LoadedTask
+from rollout.core.tasks.task import CONFIG, LoadedTask, load_task
 from rollout.core.tasks.tree import digest_lines, digest_of
-from rollout.core.tasks.verifier_declaration import DeclaredVerifier
+from rollout.core.tasks.verifier_declaration import DeclaredVerifier, declared_verifier
 from rollout.core.trial.deadlines import effective_timeout
 from rollout.core.types import EnvironmentSpec, Network, Resources
 
@@ -73,10 +77,51 @@ class TaskPlanner:
             row={},
             rllm=True,
         )
+        directory, digest = self._environment(path, config)
+        return PlannedRows(rows, self._planned(spec, config, directory, digest, rows.verifier, dataset))
+
+    def given(self, dataset: str, task: Task, folder: str) -> PlannedTask:
+        """A task that was given from Python: what verifies it, and where it runs, is read from its folders.
+
+        Raises:
+            TaskError: they cannot be used.
+        """
+        path = task.task_dir.resolve()
+        data = read_dataset_folder(task.dataset_dir)
+        content = list(task.instruction) if isinstance(task.instruction, list) else None
+        if (path / CONFIG).is_file():
+            planned = self.task(dataset, load_task(path, name=task.id, dataset=data), folder)
+            return replace(planned, spec=msgspec.structs.replace(planned.spec, instruction=task.text, content=content))
+        file = data.config if data else DatasetFile()
+        config = TaskConfig(agent=file.agent, verifier=file.verifier, environment=file.environment)
+        try:
+            row = Task(task.id, "", task.metadata).to_dict()["metadata"]
+        except TypeError as error:
+            raise TaskError(f"its metadata cannot be recorded: {error}") from error
+        spec = TaskSpec(
+            name=task.id,
+            dataset=dataset,
+            path=str(path),
+            digest=hashlib.sha256(msgspec.json.encode((task.id, task.text, content, row), order="deterministic")).hexdigest(),
+            dataset_dir=str(path),
+            instruction=task.text,
+            content=content,
+            row=row,
+            rllm=True,
+        )
+        declared = declared_verifier(config.verifier, path, path, file)
+        if declared is None:
+            if self._config.verifier.chosen() is None and not self._config.verifier.disable:
+                raise TaskError(f"{path}: no verifier: give an evaluator, or declare one in {DATASET}")
+            declared = DeclaredVerifier("script")
+        directory, digest = self._environment(path, config)
+        return self._planned(spec, config, directory, digest, declared, folder)
+
+    def _environment(self, path: Path, config: TaskConfig) -> tuple[Path | None, str]:
+        """The folder that a data set's image is built from, and its digest."""
         directory = path / "environment" if (path / "environment").is_dir() else None
         lines = digest_lines(directory) if directory else []
-        digest = digest_of([*lines, b"docker_image\0" + (config.environment.docker_image or "").encode()])
-        return PlannedRows(rows, self._planned(spec, config, directory, digest, rows.verifier, dataset))
+        return directory, digest_of([*lines, b"docker_image\0" + (config.environment.docker_image or "").encode()])
 
     def _planned(
         self, spec: TaskSpec, config: TaskConfig, directory: Path | None, digest: str, declared: DeclaredVerifier, folder: str

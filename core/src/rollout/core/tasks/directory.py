@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rollout.core.episodes import Task
 from rollout.core.errors import TaskError, TaskNotFoundError
 from rollout.core.tasks.commits import EnclosingCommits
 from rollout.core.tasks.dataset_folder import DATASET, DatasetFolder, read_dataset_folder, rows_file
@@ -26,6 +27,8 @@ class LoadedDataset:
     tasks: list[LoadedTask] = field(default_factory=list)
     rows: RowDataset | None = None
     """Instead of `tasks`."""
+    given: Sequence[Task] = ()
+    """Tasks that were not loaded but made in Python."""
     invalid: list[tuple[Path, TaskError]] = field(default_factory=list)
     """Paths are below `path` as it was given."""
     row_faults: list[RowFault] = field(default_factory=list)

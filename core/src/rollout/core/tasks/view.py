@@ -11,7 +11,7 @@ from rollout.core.episodes import Task
 from rollout.core.errors import TaskError
 from rollout.core.records import TaskSpec
 from rollout.core.tasks.images import content_blocks
-from rollout.core.tasks.task import CONFIG, INSTRUCTION
+from rollout.core.tasks.task import CONFIG, INSTRUCTION, LoadedTask
 
 _DEFAULT_TIMEOUT_SEC = 600.0
 
@@ -26,19 +26,25 @@ def task_of(spec: TaskSpec) -> Task:
     dataset_dir = Path(spec.dataset_dir) if spec.dataset_dir else path
     if spec.row is not None:
         text = spec.instruction or ""
-        instruction = content_blocks(text, dataset_dir, spec.images) if spec.images else text
-        return Task(spec.name, instruction, spec.row, dataset_dir)
+        content = content_blocks(text, dataset_dir, spec.images) if spec.images else spec.content
+        return Task(spec.name, content or text, spec.row, dataset_dir)
     metadata = folder_metadata(path, dataset_dir)
     package = metadata.get("task")
     name = package.get("name") if isinstance(package, dict) else None
     sub_dir = path.relative_to(dataset_dir) if path != dataset_dir and path.is_relative_to(dataset_dir) else None
     return Task(
         id=name if isinstance(name, str) and name else path.name,
-        instruction=(path / INSTRUCTION).read_text("utf-8-sig"),
+        instruction=spec.instruction if spec.instruction is not None else (path / INSTRUCTION).read_text("utf-8-sig"),
         metadata=metadata,
         dataset_dir=dataset_dir if sub_dir else path,
         sub_dir=sub_dir,
     )
+
+
+def folder_task(loaded: LoadedTask) -> Task:
+    """A task folder that was just loaded."""
+    dataset_dir = str(loaded.dataset.path) if loaded.dataset else None
+    return task_of(TaskSpec(name=loaded.name, dataset="", path=str(loaded.path), digest="", dataset_dir=dataset_dir))
 
 
 def folder_metadata(path: Path, dataset_dir: Path | None = None) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def evaluate(
         Rejected: it is not there, wants what there is not, or returned what is no verdict.
     """
     verifier = _verifier(file, module, function)
-    value = call_by_name(verifier, _Known(task, episode, sandbox))
+    value = call_by_name(verifier, Known(task, episode, sandbox))
     if inspect.isawaitable(value):
         value = asyncio.run(_awaited(value))
     try:
@@ -46,7 +46,7 @@ async def _awaited(value: Any) -> Any:
     return await value
 
 
-class _Known(Mapping[str, Any]):
+class Known(Mapping[str, Any]):
     """What a verifier can ask for, made when it does."""
 
     def __init__(self, task: dict[str, Any], episode: dict[str, Any], sandbox: bool) -> None:

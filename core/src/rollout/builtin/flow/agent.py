@@ -1,4 +1,4 @@
-"""The `flow` agent: Python code that works on a task, `run(task, config)`, in this process and without a sandbox of its own."""
+"""The `flow` agent: Python code that works on a task, `run(task, config)`, in this process."""
 
 from __future__ import annotations
 
@@ -7,21 +7,19 @@ import importlib.util
 import inspect
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from msgspec import field
 
+from rollout.builtin.flow.sandbox import FlowSandbox
 from rollout.core.aio import in_own_thread
 from rollout.core.episodes import Episode, FlowConfig, Trajectory
 from rollout.core.errors import AgentError, AgentInstallError, boundary
 from rollout.core.protocols import API_VERSION, AgentContext
+from rollout.core.trial.live import PREFIX, find_live
 from rollout.core.types import AgentTurn, Struct
-
-_LIVE = "live:"
 
 
 class FlowOptions(Struct, frozen=True, kw_only=True):
@@ -36,9 +34,12 @@ class FlowOptions(Struct, frozen=True, kw_only=True):
     """`config.sampling_params`."""
     metadata: dict[str, Any] = field(default_factory=dict)
     """`config.metadata`."""
+    environment: bool = False
+    """Start the task's environment and give it to the flow as `env`: an Environment to one with `arun`, and to one with `run`
+    a sandbox with `exec(command)`, `upload_file`, `upload_dir` and `download`."""
 
     def __post_init__(self) -> None:
-        if not self.import_path.startswith(_LIVE) and not all(self.import_path.rpartition(":")[::2]):
+        if not self.import_path.startswith(PREFIX) and not all(self.import_path.rpartition(":")[::2]):
             raise ValueError(f"`import_path` is {self.import_path!r}; write `package.module:name` or `file.py:name`")
 
 
@@ -47,7 +48,10 @@ class FlowAgent:
 
     api_version = API_VERSION
     options_type = FlowOptions
-    needs_environment = False
+
+    @staticmethod
+    def needs_environment(options: FlowOptions) -> bool:
+        return options.environment
 
     def __init__(self, options: FlowOptions, context: AgentContext) -> None:
         self._options = options
@@ -82,9 +86,10 @@ class FlowAgent:
 async def call_flow(flow: Any, context: AgentContext, config: FlowConfig) -> Any:
     """What the flow returns. `arun` is preferred to `run`; one that has a parameter `env` gets the trial's environment."""
     function = getattr(flow, "arun", None) or getattr(flow, "run", None) or flow
-    known = {"env": context.environment} if "env" in inspect.signature(function).parameters else {}
+    wants_env = "env" in inspect.signature(function).parameters
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
-        return await function(context.task, config, **known)
+        return await function(context.task, config, **({"env": context.environment} if wants_env else {}))
+    known = {"env": FlowSandbox(context)} if wants_env else {}
     returned = await in_own_thread(lambda: function(context.task, config, **known))
     return await returned if inspect.isawaitable(returned) else returned
 
@@ -111,8 +116,8 @@ def find_flow(import_path: str, base_dir: Path) -> Any:
     Raises:
         ImportError, AttributeError, TypeError, or whatever its module raises
     """
-    if import_path.startswith(_LIVE):
-        return _live[import_path]
+    if import_path.startswith(PREFIX):
+        return find_live(import_path)
     name, _, attribute = import_path.rpartition(":")
     found: Any = _module(name, base_dir)
     for part in attribute.split("."):
@@ -121,24 +126,6 @@ def find_flow(import_path: str, base_dir: Path) -> Any:
     if not callable(flow) and not any(callable(getattr(flow, method, None)) for method in ("run", "arun")):
         raise TypeError(f"is a {type(flow).__name__}; a flow is a function, or has `run` or `arun`")
     return flow
-
-
-_live: dict[str, Any] = {}
-
-
-@contextmanager
-def live_flow(flow: Any) -> Iterator[str]:
-    """A name under which this process finds the object for as long as the block lasts; equal from run to run."""
-    kind = flow if inspect.isfunction(flow) or inspect.isclass(flow) else type(flow)
-    name = stem = f"{_LIVE}{kind.__module__}:{kind.__qualname__}"
-    number = 2
-    while name in _live:
-        name, number = f"{stem}-{number}", number + 1
-    _live[name] = flow() if inspect.isclass(flow) else flow
-    try:
-        yield name
-    finally:
-        del _live[name]
 
 
 _loading = threading.Lock()
