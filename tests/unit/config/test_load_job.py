@@ -263,7 +263,7 @@ FAULTS = {
     "infinite multiplier": ("timeout_multiplier: .inf", "not a finite number"),
     "text for boolean": ("verifier: {disable: 'yes'}", "expected true or false, got 'yes'"),
     "literal": ("log_level: wran", "did you mean `warn`?"),
-    "literal of another type": ("isolation: true", "expected one of default, strict, got true"),
+    "literal of another type": ("isolation: true", "expected one of default, separate, strict, users, got true"),
     "text for block": ("environment: docker", "environment: expected a mapping, got 'docker'"),
     "list for block": ("environment: [docker]", "expected a mapping, got a list"),
     "block for list": ("metrics: {type: mean}", "expected a list, got a mapping; start each item with `- `"),

@@ -111,7 +111,6 @@ def test_a_configuration_that_cannot_be_read_is_a_fault_of_one_line(text: str, f
         ('[[steps]]\nname = "one"\n', "steps"),
         ('[environment]\nos = "windows"\n', "windows"),
         ('[environment]\nnetwork_mode = "allowlist"\n', "allowlist"),
-        ('[environment.healthcheck]\ncommand = "true"\n', "healthcheck"),
     ],
 )
 def test_what_would_change_the_tasks_meaning_is_not_ignored(text: str, said: str, folder: Path) -> None:

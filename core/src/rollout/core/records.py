@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from rollout.core.types import EnvironmentSpec, Struct, Usage
 
@@ -15,8 +16,73 @@ SCHEMA_VERSION = "1.0"
 NO_ENVIRONMENT = "none"
 """The environment type of a trial that has no sandbox."""
 
-Isolation = Literal["default", "strict"]
-"""`strict` kills everything the agent started before verification; by default a service in a session of its own survives."""
+Isolation = Literal["default", "users", "strict", "separate"]
+"""What stands between an agent and its verifier, from little to much; `rollout.core.trial.isolation` says what each does."""
+
+ISOLATIONS: tuple[Isolation, ...] = ("default", "users", "strict", "separate")
+"""The levels, the stricter the later."""
+
+MAIN_SERVICE = "main"
+"""The service of a task that the agent works in."""
+
+MANIFEST = "manifest.json"
+"""In `artifacts/` of a trial: what was kept, and what was not."""
+
+Seconds = Annotated[float, Meta(ge=0)]
+Timeout = Annotated[float, Meta(gt=0)]
+
+
+class Artifact(Struct, frozen=True, kw_only=True):
+    """A file or folder of the environment that is kept in `artifacts/` of the trial, and that a separate verifier gets."""
+
+    source: Annotated[str, Meta(min_length=1, max_length=4096)]
+    """Its path in the environment; a relative one starts from the working directory."""
+    destination: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+    """Where it goes in `artifacts/`; the path that it has in the environment when unset."""
+    exclude: list[str] = []
+    """Globs of names, or of paths below `source`, that are left out."""
+    service: str = MAIN_SERVICE
+    """The service of the task that has it."""
+
+    def __post_init__(self) -> None:
+        for path in (self.source, self.destination or ""):
+            if "\0" in path or ".." in path.split("/"):
+                raise ValueError(f"{path!r} must not have `..` in it")
+        inside = (self.destination or self.source).strip("/.")
+        if self.destination is not None and self.destination.startswith("/"):
+            raise ValueError(f"`destination` is {self.destination!r}; it must be relative to the trial's artifacts")
+        if not inside or inside == MANIFEST:
+            raise ValueError(f"{self.destination or self.source!r} cannot be kept: it would take the place of {MANIFEST}")
+
+
+class Healthcheck(Struct, frozen=True, kw_only=True):
+    """When an environment is ready; the fields mean what they mean to Docker."""
+
+    command: Annotated[str, Meta(min_length=1)]
+    """Shell command; the environment is ready when it exits with 0."""
+    interval_sec: Seconds = 5.0
+    """Pause between two checks."""
+    timeout_sec: Timeout = 30.0
+    """A check that takes longer has failed."""
+    start_period_sec: Seconds = 0.0
+    """Failures in the first seconds do not count."""
+    start_interval_sec: Seconds = 5.0
+    """Pause between two checks while they do not count."""
+    retries: Annotated[int, Meta(ge=1)] = 3
+    """How many failures in a row make the start fail."""
+
+
+class CollectHook(Struct, frozen=True, kw_only=True):
+    """A command that puts down, before the agent's environment is left, what the verifier is to see of it."""
+
+    command: Annotated[str, Meta(min_length=1)]
+    """Shell command. One that fails is a line in the trial's log."""
+    service: str = MAIN_SERVICE
+    """The service of the task in which it runs."""
+    timeout_sec: Timeout = 60.0
+    """Seconds until it is killed."""
+    user: str | int | None = None
+    """Run it as this user; the image's own when unset."""
 
 
 class AgentSpec(Struct, frozen=True, kw_only=True):
@@ -56,6 +122,9 @@ class TaskSpec(Struct, frozen=True, kw_only=True):
     """Extra variables of the oracle's solution (`[solution] env`)."""
     rllm: bool = False
     """The task says `[rllm]`: rewards are looked for in `/tmp/rllm` first."""
+    artifacts: tuple[Artifact, ...] = ()
+    collect: tuple[CollectHook, ...] = ()
+    healthcheck: Healthcheck | None = None
 
 
 class VerifierSpec(Struct, frozen=True, kw_only=True):
@@ -104,8 +173,15 @@ class TrialSpec(Struct, frozen=True, kw_only=True):
     isolation: Isolation = "default"
     agent_cache: bool = True
     """Start from an image in which the agent is installed already, where there can be one."""
+    verifier_environment: EnvironmentSpec | None = None
+    """Where a separate verifier works, if that is not an environment like the agent's."""
     fingerprint: dict[str, str] = {}
     """Short hashes of agent, task, environment and verifier: a finished trial is kept while they are equal."""
+
+    @property
+    def environments(self) -> tuple[EnvironmentSpec, ...]:
+        """Every kind of environment that the trial starts."""
+        return (self.environment,) if self.verifier_environment is None else (self.environment, self.verifier_environment)
 
     @property
     def tests_directory(self) -> Path:

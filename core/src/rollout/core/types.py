@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
@@ -104,6 +105,17 @@ class TransferLimits(Struct, frozen=True, kw_only=True):
     max_file_bytes: int = 1024**3
     max_total_bytes: int = 4 * 1024**3
     max_files: int = 200_000
+    exclude: tuple[str, ...] = ()
+    """Globs of names, or of paths below the source, that are left out without a word."""
+
+    def excludes(self, path: str) -> bool:
+        """Whether `path`, which is relative to the source, is left out, itself or with a folder above it."""
+        parts = path.split("/")
+        return any(
+            fnmatchcase(part, glob) or fnmatchcase("/".join(parts[: number + 1]), glob)
+            for glob in (pattern.strip("/") for pattern in self.exclude)
+            for number, part in enumerate(parts)
+        )
 
 
 DEFAULT_TRANSFER_LIMITS = TransferLimits()

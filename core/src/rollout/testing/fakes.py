@@ -276,8 +276,8 @@ class FakeEnvironment:
             os.makedirs(target.parent, exist_ok=True)
             return _write([(os.fspath(target), self.files[source])], limits)
         prefix = source.rstrip("/") + "/"
-        inside = {path: data for path, data in self.files.items() if path.startswith(prefix)}
-        folders = {path for path in self.folders if path.startswith(prefix)}
+        inside = {path: data for path, data in self.files.items() if _wanted(path, prefix, limits)}
+        folders = {path for path in self.folders if _wanted(path, prefix, limits)}
         if not inside and not folders and source not in self.folders:
             raise FileNotFoundError(source)
         wanted = {path.rpartition("/")[0] for path in inside} | folders | {source}
@@ -367,6 +367,10 @@ class FakeVerifier:
 def _read(path: str | Path) -> bytes:
     with open(path, "rb") as file:
         return file.read()
+
+
+def _wanted(path: str, prefix: str, limits: TransferLimits) -> bool:
+    return path.startswith(prefix) and not limits.excludes(path[len(prefix) :])
 
 
 def _write(files: Sequence[tuple[str, bytes]], limits: TransferLimits) -> TransferReport:

@@ -53,6 +53,8 @@ class _Extraction:
         parts = member.name.rstrip(b"/").split(b"/")
         below = [part for part in parts[1:] if part not in (b"", b".")]
         shown = os.fsdecode(b"/".join(below)) or "."
+        if self._limits.exclude and below and self._limits.excludes(shown):
+            return True
         if self._entries >= self._limits.max_files:
             self._skip(shown, f"more than {self._limits.max_files} entries: this and what follows is left out")
             return False

@@ -307,4 +307,5 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     retry: RetryConfig = RetryConfig()
     executor: ExecutorConfig = ExecutorConfig()
     isolation: Isolation = "default"
-    """`strict` kills everything the agent started before its work is verified."""
+    """What stands between agents and their verifiers: `users` gives the agent a user of its own, `strict` also kills everything
+    it started, `separate` verifies its artifacts in a fresh environment. A task may ask for `separate` too."""

@@ -2,60 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from rollout.core.quantity import Quantity, parse_bytes, parse_cpus
+from rollout.core.records import MAIN_SERVICE, Artifact, CollectHook, Healthcheck, Timeout
 from rollout.core.types import Struct
-
-Timeout = Annotated[float, Meta(gt=0)]
-
-
-class TaskVerifierConfig(Struct, frozen=True, kw_only=True):
-    script: str | None = None
-    """Shell script that verifies, relative to the task; the folder it is in becomes /tests."""
-    module: str | None = None
-    """Python file that verifies, in the task or its data set: `tests.evaluate` or `tests/evaluate.py`."""
-    function: str = "evaluate"
-    """The function in `module`."""
-    name: str | None = None
-    """A reward function by its name, see `rollout plugins rewards`."""
-    import_path: str | None = None
-    """A Python function, class or object as `package.module:name`."""
-    reward_file: str | None = None
-    """A file in the environment where the script leaves its reward; looked for first."""
-    timeout_sec: Timeout = 600.0
-    """Seconds for the verifier. `timeout` is the same."""
-    env: dict[str, str] = {}
-    """Variables for the verifier; `${VAR}` is taken from the host."""
-    user: str | int | None = None
-    """Run the verifier as this user; the image's own when unset."""
-    environment_mode: str | None = None
-    environment: dict[str, Any] | None = None
-    collect: list[Any] = []
-    network_mode: str | None = None
-    allowed_hosts: list[str] = []
-
-    @property
-    def declared(self) -> bool:
-        """Whether it says what verifies, and not only how."""
-        return any(getattr(self, kind) is not None for kind in VERIFIER_KINDS)
-
-
-VERIFIER_KINDS = ("script", "module", "name", "import_path")
-"""The keys of `[verifier]` that say what verifies; of several the first counts."""
-
-
-class TaskAgentConfig(Struct, frozen=True, kw_only=True):
-    timeout_sec: Timeout = 600.0
-    """Seconds for the agent."""
-    install_timeout_sec: Timeout = 600.0
-    """Seconds for the agent's install script."""
-    user: str | int | None = None
-    """Run the agent as this user; the image's own when unset."""
-    network_mode: str | None = None
-    allowed_hosts: list[str] = []
 
 
 class TaskEnvironmentConfig(Struct, frozen=True, kw_only=True):
@@ -90,7 +43,8 @@ class TaskEnvironmentConfig(Struct, frozen=True, kw_only=True):
     tpu: dict[str, Any] | None = None
     skills_dir: str | None = None
     mcp_servers: list[Any] = []
-    healthcheck: dict[str, Any] | None = None
+    healthcheck: Healthcheck | None = None
+    """Wait for it after the start, before the agent is installed."""
 
     def __post_init__(self) -> None:
         if self.cpus is not None:
@@ -98,6 +52,55 @@ class TaskEnvironmentConfig(Struct, frozen=True, kw_only=True):
         for size in (self.memory, self.storage):
             if size is not None:
                 parse_bytes(size)
+
+
+class TaskVerifierConfig(Struct, frozen=True, kw_only=True):
+    script: str | None = None
+    """Shell script that verifies, relative to the task; the folder it is in becomes /tests."""
+    module: str | None = None
+    """Python file that verifies, in the task or its data set: `tests.evaluate` or `tests/evaluate.py`."""
+    function: str = "evaluate"
+    """The function in `module`."""
+    name: str | None = None
+    """A reward function by its name, see `rollout plugins rewards`."""
+    import_path: str | None = None
+    """A Python function, class or object as `package.module:name`."""
+    reward_file: str | None = None
+    """A file in the environment where the script leaves its reward; looked for first."""
+    timeout_sec: Timeout = 600.0
+    """Seconds for the verifier. `timeout` is the same."""
+    env: dict[str, str] = {}
+    """Variables for the verifier; `${VAR}` is taken from the host."""
+    user: str | int | None = None
+    """Run the verifier as this user; the image's own when unset."""
+    environment_mode: Literal["shared", "separate"] | None = None
+    """`separate`: verify in a fresh environment, which gets the artifacts alone."""
+    environment: TaskEnvironmentConfig | None = None
+    """The fresh environment, if it is to be another than the agent's. A `tests/Dockerfile` is its image."""
+    collect: list[CollectHook] = []
+    """Run in the agent's environment before its artifacts are fetched."""
+    network_mode: str | None = None
+    allowed_hosts: list[str] = []
+
+    @property
+    def declared(self) -> bool:
+        """Whether it says what verifies, and not only how."""
+        return any(getattr(self, kind) is not None for kind in VERIFIER_KINDS)
+
+
+VERIFIER_KINDS = ("script", "module", "name", "import_path")
+"""The keys of `[verifier]` that say what verifies; of several the first counts."""
+
+
+class TaskAgentConfig(Struct, frozen=True, kw_only=True):
+    timeout_sec: Timeout = 600.0
+    """Seconds for the agent."""
+    install_timeout_sec: Timeout = 600.0
+    """Seconds for the agent's install script."""
+    user: str | int | None = None
+    """Run the agent as this user; the image's own when unset."""
+    network_mode: str | None = None
+    allowed_hosts: list[str] = []
 
 
 class TaskSolutionConfig(Struct, frozen=True, kw_only=True):
@@ -122,7 +125,8 @@ class TaskConfig(Struct, frozen=True, kw_only=True):
     solution: TaskSolutionConfig = TaskSolutionConfig()
     rllm: dict[str, Any] | None = None
     """rLLM's extension; its presence makes `/tmp/rllm/reward.json` the first place to look for a reward."""
-    artifacts: list[Any] = []
+    artifacts: list[Artifact | str] = []
+    """Files and folders of the environment that are kept; a path, or a table."""
     steps: list[Any] = []
     multi_step_reward_strategy: str | None = None
 
@@ -130,10 +134,6 @@ class TaskConfig(Struct, frozen=True, kw_only=True):
         """What the task asks for that would change its meaning if it were ignored, and that no part of Rollout does yet."""
         wanted = {
             "steps": self.steps,
-            "verifier.environment": self.verifier.environment,
-            'verifier.environment_mode = "separate"': self.verifier.environment_mode == "separate",
-            "verifier.collect": self.verifier.collect,
-            "environment.healthcheck": self.environment.healthcheck,
             "environment.mcp_servers": self.environment.mcp_servers,
             "environment.skills_dir": self.environment.skills_dir,
             "environment.tpu": self.environment.tpu,
@@ -141,4 +141,20 @@ class TaskConfig(Struct, frozen=True, kw_only=True):
             'network_mode = "allowlist"': "allowlist"
             in (self.environment.network_mode, self.agent.network_mode, self.verifier.network_mode),
         }
-        return [name for name, value in wanted.items() if value]
+        services = {item.service for item in self.kept_artifacts} | {hook.service for hook in self.verifier.collect}
+        return [name for name, value in wanted.items() if value] + [
+            f"artifacts of the service {name}" for name in sorted(services - {MAIN_SERVICE})
+        ]
+
+    def __post_init__(self) -> None:
+        self.kept_artifacts  # noqa: B018 - a path that cannot be kept is an error of the file
+
+    @property
+    def kept_artifacts(self) -> tuple[Artifact, ...]:
+        return tuple(Artifact(source=item) if isinstance(item, str) else item for item in self.artifacts)
+
+    @property
+    def separate_verifier(self) -> bool:
+        """Whether the task asks for an environment of its own for the verifier."""
+        mode = self.verifier.environment_mode
+        return mode == "separate" or (mode is None and self.verifier.environment is not None)

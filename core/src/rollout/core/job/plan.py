@@ -85,13 +85,14 @@ class Plan:
         for dataset in self.datasets:
             if dataset.shared is not None:
                 trials = len(dataset.tasks) * len(self.agents) * self.config.n_attempts
-                pending[dataset.shared.environment.digest] += trials - self.kept_of[dataset.folder]
+                for environment in dataset.shared.environments:
+                    pending[environment.digest] += trials - self.kept_of[dataset.folder]
                 continue
             for task in dataset.tasks:
                 for agent in self.agents:
                     for attempt in range(1, self.config.n_attempts + 1):
                         if trial_id_of(agent, dataset, task, attempt) not in self.finished:
-                            pending[task.environment.digest] += 1
+                            pending.update(environment.digest for environment in task.environments)
         return pending
 
     async def aclose(self) -> list[str]:
@@ -133,7 +134,8 @@ class Plan:
             max_sec=agent.max_timeout_sec,
             multiplier=config.timeout_multiplier,
         )
-        timeouts = msgspec.structs.replace(task.timeouts, agent_sec=agent_sec)
+        changed = msgspec.structs.replace
+        timeouts = changed(task.timeouts, agent_sec=agent_sec)
         fingerprint = {"agent": agent.fingerprint, **task.fingerprint}
         for attempt in range(1, config.n_attempts + 1):
             trial_id = trial_id_of(agent, dataset, task, attempt)
@@ -148,14 +150,15 @@ class Plan:
                 attempt=attempt,
                 agent=self._agent_spec(agent, task),
                 task=task.spec,
-                environment=msgspec.structs.replace(task.environment, labels=labels),
+                environment=changed(task.environment, labels=labels),
                 environment_type=self._environment_type(task, agent),
                 environment_options=config.environment.options,
                 base_dir=str(self.base_dir),
                 verifier=task.verifier,
                 timeouts=timeouts,
-                isolation=config.isolation,
                 agent_cache=config.environment.agent_cache,
+                isolation=task.isolation,
+                verifier_environment=task.verifier_environment and changed(task.verifier_environment, labels=labels),
                 fingerprint=fingerprint,
             )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from rollout.core.records import AgentSpec, TaskSpec, Timeouts, VerifierSpec
+from rollout.core.records import AgentSpec, Isolation, TaskSpec, Timeouts, VerifierSpec
 from rollout.core.types import EnvironmentSpec
 
 
@@ -32,6 +32,15 @@ class PlannedTask:
     fingerprint: dict[str, str]
     needs_environment: bool = True
     """Its verifier looks into the environment."""
+    isolation: Isolation = "default"
+    """The stricter of what the job and the task ask for."""
+    verifier_environment: EnvironmentSpec | None = None
+    """Of a separate verifier, if it is not an environment like the agent's."""
+
+    @property
+    def environments(self) -> tuple[EnvironmentSpec, ...]:
+        """Every kind of environment that a trial of it starts."""
+        return (self.environment,) if self.verifier_environment is None else (self.environment, self.verifier_environment)
 
 
 class PlannedTasks(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -44,14 +44,10 @@ class PlannedRows:
         spec = changed(
             shared.spec, name=row.id, digest=row.digest, instruction=row.instruction, images=row.images, row=row.metadata
         )
-        return PlannedTask(
+        return replace(
+            shared,
             spec=spec,
             environment=changed(shared.environment, task_name=row.id),
-            verifier=shared.verifier,
-            agent_user=shared.agent_user,
-            timeouts=shared.timeouts,
-            agent_timeout_sec=shared.agent_timeout_sec,
             folder=folder,
             fingerprint={**shared.fingerprint, "task": row.digest[:16]},
-            needs_environment=shared.needs_environment,
         )

@@ -39,6 +39,7 @@ from rollout.core.tasks.cache import cache_dir
 from rollout.core.tasks.dataset_folder import DATASET
 from rollout.core.tasks.directory import LoadedDataset, load_dataset
 from rollout.core.tasks.task import load_task
+from rollout.core.trial.isolation import OWN_USER, ROOT_NAMES
 from rollout.core.trial.paths import FolderNames, environment_name, short_hash
 
 
@@ -397,19 +398,29 @@ class _Planner:
         if kind == NO_ENVIRONMENT:
             who = next((f"the agent {agent.spec.name}" for agent in agents if agent.needs_environment), "its verifier")
             raise TaskError(f"{who} needs an environment, and `environment.type` is none; try `type: docker`")
+        users = {agent.spec.user or task.agent_user for agent in agents}
+        own_user = task.isolation in OWN_USER
+        for user in users if own_user else ():
+            if user in ROOT_NAMES or user == task.verifier.user:
+                whose = "the verifier's too" if user == task.verifier.user else "root"
+                raise TaskError(f"`isolation: {task.isolation}` needs a user of its own for the agent, and {user} is {whose}")
+        named_users = (users | {task.verifier.user}) - {None}
         has = backend.capabilities
-        environment = task.environment
-        named_users = {agent.spec.user or task.agent_user for agent in agents} | {task.verifier.user}
-        wanted = {
-            EXEC_USER: (named_users - {None}, "run commands as another user"),
-            NETWORK_NONE: (environment.network == "none", "cut the network off"),
-            GPUS: (environment.resources.gpus, "give GPUs to a trial"),
-            DOCKER_IMAGE: (environment.docker_image and not environment.directory, f"use the image {environment.docker_image}"),
-        }
-        for capability, (needed, what) in wanted.items():
-            if needed and capability not in has:
-                raise TaskError(f"`environment.type: {kind}` cannot {what}, and the task needs it; try `type: docker`")
-        backend.check(environment)
+        for environment in task.environments:
+            separation = f"keep the agent from the verifier with `isolation: {task.isolation}`"
+            wanted = {
+                EXEC_USER: (own_user or named_users, separation if own_user else "run commands as another user"),
+                NETWORK_NONE: (environment.network == "none", "cut the network off"),
+                GPUS: (environment.resources.gpus, "give GPUs to a trial"),
+                DOCKER_IMAGE: (
+                    environment.docker_image and not environment.directory,
+                    f"use the image {environment.docker_image}",
+                ),
+            }
+            for capability, (needed, what) in wanted.items():
+                if needed and capability not in has:
+                    raise TaskError(f"`environment.type: {kind}` cannot {what}, and the task needs it; try `type: docker`")
+            backend.check(environment)
 
     def _check_variables(self, datasets: Sequence[PlannedDataset]) -> None:
         """Every `${NAME}` without default that the host does not set, over the whole job, in one error."""
@@ -427,7 +438,8 @@ class _Planner:
         for dataset in datasets:
             for task in dataset.kinds:
                 where = f"task {task.spec.name}"
-                look(task.environment.env, where)
+                for environment in task.environments:
+                    look(environment.env, where)
                 if not task.verifier.disable:
                     look(task.verifier.env, where)
                 if oracle:

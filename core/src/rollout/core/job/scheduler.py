@@ -133,7 +133,8 @@ class _Run:
         plan = self._plan
         tasks = [task for dataset in plan.datasets for task in dataset.kinds]
         blocks = [agent.spec.env for agent in plan.agents]
-        blocks += [block for task in tasks for block in (task.environment.env, task.verifier.env, task.spec.env) if block]
+        blocks += [block for task in tasks for block in (task.verifier.env, task.spec.env) if block]
+        blocks += [environment.env for task in tasks for environment in task.environments if environment.env]
         redactor = Redactor(secrets_of(blocks, plan.environ))
         environment = plan.config.environment
         images = Images(
@@ -222,8 +223,9 @@ class _Run:
         if self._plan.hooks.implemented("rollout_trial_finished"):
             self._in_background(self._plan.hooks.notify("rollout_trial_finished", trial=spec, result=result))
         images = self._services.images
-        if (unused := images.release(spec.environment.digest)) is not None:
-            self._in_background(images.remove(unused))
+        for environment in spec.environments:
+            if (unused := images.release(environment.digest)) is not None:
+                self._in_background(images.remove(unused))
         self._feed.finished()
         self._send_warnings()
         if time.monotonic() - self._metrics_sent >= _METRICS_EVERY_SEC:
@@ -364,7 +366,7 @@ class _Run:
 def _earlier_images(plan: Plan) -> dict[str, str]:
     """The images that trials of an earlier run were made on, as far as the job still has their tasks."""
     images = read_json(plan.directory, LOCK).get("images")
-    wanted = {task.environment.digest for dataset in plan.datasets for task in dataset.kinds}
+    wanted = {environment.digest for dataset in plan.datasets for task in dataset.kinds for environment in task.environments}
     return {digest: image for digest, image in images.items() if digest in wanted} if isinstance(images, dict) else {}
 
 

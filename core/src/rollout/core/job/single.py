@@ -69,15 +69,17 @@ async def run_spec(spec: TrialSpec, environ: Mapping[str, str] = os.environ) -> 
 async def _run_on(
     backend: EnvironmentBackend, spec: TrialSpec, plugins: dict[str, str], environ: Mapping[str, str]
 ) -> TrialResult:
-    backend.check(spec.environment)
-    redactor = Redactor(secrets_of((spec.agent.env, spec.environment.env, spec.verifier.env, spec.task.env), environ))
+    for environment in spec.environments:
+        backend.check(environment)
+    blocks = (spec.agent.env, spec.verifier.env, spec.task.env, *(environment.env for environment in spec.environments))
+    redactor = Redactor(secrets_of(blocks, environ))
     images = Images(
         backend,
         force=False,
         delete=False,
         logs=Path(spec.directory) / "images",
         redactor=redactor,
-        users=Counter([spec.environment.digest]),
+        users=Counter(environment.digest for environment in spec.environments),
     )
     services = Services(
         backend=backend,

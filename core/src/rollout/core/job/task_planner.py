@@ -12,7 +12,7 @@ import msgspec
 
 from rollout.core.config.dataset import DatasetFile
 from rollout.core.config.job import JobConfig
-from rollout.core.config.task import TaskConfig
+from rollout.core.config.task import TaskAgentConfig, TaskConfig, TaskEnvironmentConfig, TaskVerifierConfig
 from rollout.core.episodes import Task
 from rollout.core.errors import TaskError, UsageError
 from rollout.core.job.planned import PlannedTask
@@ -25,10 +25,14 @@ from rollout.core.tasks.task import CONFIG, LoadedTask, load_task
 from rollout.core.tasks.tree import digest_lines, digest_of
 from rollout.core.tasks.verifier_declaration import DeclaredVerifier, declared_verifier
 from rollout.core.trial.deadlines import effective_timeout
+from rollout.core.trial.isolation import AGENT_USER, OWN_USER, stricter
 from rollout.core.types import EnvironmentSpec, Network, Resources
 
 FindVerifier = Callable[[str, Mapping[str, Any]], bool]
 """Name and options to whether the verifier needs an environment. Raises UsageError and its kinds."""
+
+ENVIRONMENT_FILES = ("Dockerfile", "docker-compose.yaml", "docker-compose.yml", "compose.yaml")
+"""What makes a folder of tests the environment of a separate verifier."""
 
 _DEFAULT_RESOURCES = Resources(cpus=1, memory_bytes=2 * 10**9, storage_bytes=10 * 10**9)
 
@@ -126,18 +130,27 @@ class TaskPlanner:
     def _planned(
         self, spec: TaskSpec, config: TaskConfig, directory: Path | None, digest: str, declared: DeclaredVerifier, folder: str
     ) -> PlannedTask:
-        job = self._config
+        job, changed = self._config, msgspec.structs.replace
         environment = EnvironmentSpec(
             task_name=spec.name,
             directory=str(directory) if directory else None,
             digest=digest,
             docker_image=config.environment.docker_image,
-            resources=self._resources(config),
+            resources=self._resources(config.environment),
             network=_network(config),
             workdir=config.environment.workdir,
             env={**config.environment.env, **job.environment.env},
             build_timeout_sec=config.environment.build_timeout_sec * job.timeout_multiplier,
         )
+        isolation = stricter(job.isolation, "separate" if config.separate_verifier else "default")
+        separate = None
+        if isolation == "separate":
+            separate = self._verifier_environment(config, environment, declared.tests or Path(spec.path) / "tests")
+        elif config.verifier.network_mode is not None and _network_of(config.verifier) != environment.network:
+            raise TaskError(
+                f"[verifier] network_mode is {config.verifier.network_mode!r}, and the environment that it shares with the agent"
+                ' has another; write environment_mode = "separate"'
+            )
         verifier = self._verifier(config, declared, Path(spec.path))
         multiplier = job.timeout_multiplier
         timeouts = Timeouts(
@@ -153,12 +166,21 @@ class TaskPlanner:
         outside = declared.files
         if outside is not None and spec.row is None and outside.is_relative_to(spec.path):
             outside = None  # it is in the task's own digest
-        judged = (verifier, job.isolation, *((self._digest(outside),) if outside is not None else ()))
+        judged: list[object] = [verifier, isolation]
+        if separate is not None:
+            judged.append(separate)
+        if outside is not None:
+            judged.append(self._digest(outside))
         return PlannedTask(
-            spec=spec,
+            spec=changed(
+                spec,
+                artifacts=config.kept_artifacts,
+                collect=tuple(config.verifier.collect),
+                healthcheck=config.environment.healthcheck,
+            ),
             environment=environment,
             verifier=verifier,
-            agent_user=user_text(config.agent.user),
+            agent_user=user_text(config.agent.user) or (AGENT_USER if isolation in OWN_USER else None),
             timeouts=timeouts,
             agent_timeout_sec=config.agent.timeout_sec,
             folder=folder,
@@ -170,7 +192,32 @@ class TaskPlanner:
                 "verifier": fingerprint_of(judged),
             },
             needs_environment=self._needs_environment(verifier, declared),
+            isolation=isolation,
+            verifier_environment=separate,
         )
+
+    def _verifier_environment(self, config: TaskConfig, agents: EnvironmentSpec, tests: Path) -> EnvironmentSpec | None:
+        """The environment of a separate verifier; None when it is to be like the agent's."""
+        own, mode = config.verifier.environment, config.verifier.network_mode
+        built = next((name for name in ENVIRONMENT_FILES if (tests / name).is_file()), None)
+        if own is None and built is None and mode is None and config.agent.network_mode is None:
+            return None
+        asked = own or config.environment
+        environment = msgspec.structs.replace(
+            agents,
+            resources=self._resources(asked),
+            network=_network_of(config.verifier if mode is not None else asked),
+            workdir=asked.workdir or agents.workdir,
+            env={**asked.env, **self._config.environment.env},
+            build_timeout_sec=asked.build_timeout_sec * self._config.timeout_multiplier,
+        )
+        changed = msgspec.structs.replace
+        if own is not None and own.docker_image is not None:
+            digest = digest_of([b"docker_image\0" + own.docker_image.encode()])
+            return changed(environment, directory=None, docker_image=own.docker_image, digest=digest)
+        if built is not None:
+            return changed(environment, directory=str(tests), docker_image=None, digest=self._digest(tests))
+        return environment
 
     def _verifier(self, config: TaskConfig, declared: DeclaredVerifier, task: Path) -> VerifierSpec:
         """What the job names, or else what the task declares. One object for equal specs: trials look plugins up by it."""
@@ -198,8 +245,8 @@ class TaskPlanner:
                 raise TaskError(str(error)) from error
         return self._needy[key] or (self._config.verifier.chosen() is None and declared.sandbox)
 
-    def _resources(self, task: TaskConfig) -> Resources:
-        job, asked = self._config.environment, task.environment
+    def _resources(self, asked: TaskEnvironmentConfig) -> Resources:
+        job = self._config.environment
         default = _DEFAULT_RESOURCES if job.default_limits == "spec" else Resources()
         memory = f"{asked.memory_mb}Mi" if asked.memory_mb else asked.memory
         storage = f"{asked.storage_mb}Mi" if asked.storage_mb else asked.storage
@@ -234,10 +281,15 @@ def user_text(user: str | int | None) -> str | None:
 
 
 def _network(config: TaskConfig) -> Network:
-    asked = config.environment
-    mode = config.agent.network_mode or asked.network_mode
-    if mode in (None, "public"):
-        return "none" if asked.allow_internet is False and mode is None else "public"
+    return _network_of(config.agent if config.agent.network_mode is not None else config.environment)
+
+
+def _network_of(asked: TaskEnvironmentConfig | TaskAgentConfig | TaskVerifierConfig) -> Network:
+    mode = asked.network_mode
+    if mode is None:
+        return "none" if isinstance(asked, TaskEnvironmentConfig) and asked.allow_internet is False else "public"
+    if mode == "public":
+        return "public"
     if mode in ("no-network", "none"):
         return "none"
     raise TaskError(f"network_mode {mode!r} is not known; write public or no-network")

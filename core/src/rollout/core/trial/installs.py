@@ -16,7 +16,7 @@ from rollout.core.errors import AgentInstallError, AgentInstallTimeoutError, Sta
 from rollout.core.protocols import SNAPSHOT, Agent, Environment, EnvironmentBackend, SnapshotBackend
 from rollout.core.trial.deadlines import deadline, foreign
 from rollout.core.trial.images import Images
-from rollout.core.trial.isolation import Isolation
+from rollout.core.trial.isolation import Walls
 from rollout.core.trial.output import PhaseOutput
 from rollout.core.trial.paths import LOGS
 from rollout.core.trial.redact import Redactor
@@ -44,12 +44,22 @@ class SharedInstall:
     """The agent's own variables, likewise."""
     user: str | None
     root_user: str | None
+    admit: bool
+    """The user is the agent's own: it is made where the image has none, and owns the working directory."""
     timeout_sec: float
     make: MakeAgent
 
     def key(self) -> str:
         spec = self.environment
-        parts = [self.made_of, self.user, spec.workdir, sorted(spec.env.items()), sorted(self.env.items()), spec.network]
+        parts = [
+            self.made_of,
+            self.user,
+            self.admit,
+            spec.workdir,
+            sorted(spec.env.items()),
+            sorted(self.env.items()),
+            spec.network,
+        ]
         return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:32]
 
 
@@ -101,14 +111,16 @@ class Installs:
 
         async def install(environment: Environment) -> None:
             output = PhaseOutput(folder / "setup", self._redactor)
-            isolation = Isolation(environment, root=wanted.root_user, locked=False)
+            walls = Walls(environment, root=wanted.root_user, agent_user=wanted.user if wanted.admit else None)
             try:
-                await isolation.set_up(b"")
+                await walls.set_up(b"")
+                if wanted.admit:
+                    await walls.admit_agent(wanted.environment.workdir, logger.info)
                 with foreign(AgentInstallError, "installing the agent", AgentInstallTimeoutError):
                     async with deadline(wanted.timeout_sec, AgentInstallTimeoutError, "installing the agent"):
                         await wanted.make(environment, folder, output).install()
                 await environment.download(LOGS, folder / "logs")
-                await isolation.forget()
+                await walls.forget()
             finally:
                 output.close()
                 await run_shielded(self._redact(folder))

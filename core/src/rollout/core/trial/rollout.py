@@ -1,11 +1,12 @@
-"""One trial: setup, start, install_agent, connect, execute, disconnect, verify, cleanup."""
+"""One trial: setup, start, install_agent, connect, execute, disconnect, hand_over, verify, cleanup."""
 
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 import traceback
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -22,6 +23,7 @@ from rollout.core.errors import (
     AgentInstallTimeoutError,
     AgentTimeoutError,
     CancelledTrialError,
+    CommandTimeoutError,
     ImageGoneError,
     InternalError,
     OutOfMemoryError,
@@ -42,6 +44,7 @@ from rollout.core.files import make_folder, write_atomic
 from rollout.core.protocols import EXEC_USER, Agent, AgentContext, AgentSession, Environment, TrialView
 from rollout.core.records import (
     NO_ENVIRONMENT,
+    Artifact,
     Durations,
     ErrorInfo,
     Status,
@@ -52,9 +55,11 @@ from rollout.core.records import (
     to_json,
 )
 from rollout.core.tasks.view import task_of
+from rollout.core.trial.artifacts import KeptArtifact, bring_artifacts, keep_artifacts, working_directory
 from rollout.core.trial.deadlines import deadline, foreign
+from rollout.core.trial.healthcheck import wait_until_healthy
 from rollout.core.trial.installs import SharedInstall
-from rollout.core.trial.isolation import Isolation
+from rollout.core.trial.isolation import NOBODY, OWN_USER, ROOT_NAMES, Walls, without_git_hooks
 from rollout.core.trial.nowhere import NoEnvironment
 from rollout.core.trial.output import PhaseOutput, TrialLog
 from rollout.core.trial.paths import INSTRUCTION_FILE, LOGS, TESTS, reward_files
@@ -63,7 +68,16 @@ from rollout.core.trial.rewards import check_rewards
 from rollout.core.trial.services import Services
 from rollout.core.trial.tries import is_whole, open_folder, read_tries
 from rollout.core.trial.verdict import says_more, write_verdict
-from rollout.core.types import AgentTurn, OutputSink, Stream, TransferReport, VerifyResult, primary_reward
+from rollout.core.types import (
+    AgentTurn,
+    Command,
+    EnvironmentSpec,
+    OutputSink,
+    Stream,
+    TransferReport,
+    VerifyResult,
+    primary_reward,
+)
 
 EPISODE = "episode.json"
 """In `agent/` of a trial's folder: what an agent told of its work, as rollout.Episode."""
@@ -97,7 +111,8 @@ class Rollout:
         self._env: dict[str, str] = {}
         self._image: str | None = None
         self._installed = False
-        self._isolation: Isolation | None = None
+        self._walls: Walls | None = None
+        self._place = spec.environment
         self._agent: Agent | None = None
         self._session: AgentSession | None = None
         self._turn = AgentTurn()
@@ -105,6 +120,9 @@ class Rollout:
         self._error: ErrorInfo | None = None
         self._cancelled = False
         self._logs_collected = False
+        self._artifacts = self.directory / "artifacts"
+        self._kept_secrets = False
+        self._workdir = "/"
         self._warnings: list[str] = []
         self._times: dict[str, datetime] = {}
         self._clock: dict[str, float] = {}
@@ -154,7 +172,16 @@ class Rollout:
     async def _phases(self) -> None:
         phase = "setup"
         try:
-            for step in (self.setup, self.start, self.install_agent, self.connect, self.execute, self.disconnect, self.verify):
+            for step in (
+                self.setup,
+                self.start,
+                self.install_agent,
+                self.connect,
+                self.execute,
+                self.disconnect,
+                self.hand_over,
+                self.verify,
+            ):
                 phase = step.__name__
                 await step()
         except StoreError:
@@ -186,36 +213,48 @@ class Rollout:
 
     async def start(self) -> None:
         """Prepare the image, start the environment, make the special folders."""
-        spec, services = self.spec, self._services
+        spec = self.spec
         if spec.environment_type == NO_ENVIRONMENT:
             return
         async with self._phase("environment_setup"):
-            try:
-                self.environment = await self._start_environment()
-            except ImageGoneError as error:
-                self._say(f"{error}; preparing it again")
-                services.images.forget(spec.environment.digest)
-                services.installs.forget(self._image or "")
-                self.environment = await self._start_environment()
-            can_choose = EXEC_USER in services.backend.capabilities
-            self._isolation = Isolation(
-                self.environment,
-                root="root" if can_choose else None,
-                locked=can_choose and spec.agent.user not in (None, "root", "0"),
-                verifier_user=spec.verifier.user,
-            )
+            self.environment = await self._launch(spec.environment, for_agent=True)
+            self._walls = self._walls_of(self.environment)
             async with deadline(spec.timeouts.build_sec, StartTimeoutError, "preparing the environment"):
                 with foreign(StartError, "preparing the environment"):
-                    await self._isolation.set_up(self._instruction.encode())
+                    await self._walls.set_up(self._instruction.encode())
+                    if spec.isolation in OWN_USER:
+                        await self._walls.admit_agent(spec.environment.workdir, self._warn)
+                    if spec.task.artifacts or spec.isolation == "separate":
+                        # Asked before the agent could give another answer.
+                        self._workdir = await working_directory(self.environment, spec.environment.workdir)
+            if spec.task.healthcheck is not None:
+                with foreign(StartError, "waiting for the environment"):
+                    await wait_until_healthy(self.environment, spec.task.healthcheck)
 
-    async def _start_environment(self) -> Environment:
-        spec, services = self.spec, self._services
-        self._image = await services.images.prepare(spec.environment, spec.timeouts.build_sec)
-        image = await self._image_with_agent() or self._image
-        environment = msgspec.structs.replace(spec.environment, env={**services.expand(spec.environment.env), **self._env})
-        async with deadline(spec.timeouts.build_sec, StartTimeoutError, "starting the environment"):
+    async def _launch(self, wanted: EnvironmentSpec, *, for_agent: bool) -> Environment:
+        """Start an environment from its image, or for an agent from the image in which it is installed already."""
+        try:
+            return await self._launch_once(wanted, for_agent)
+        except ImageGoneError as error:
+            self._say(f"{error}; preparing it again")
+            self._services.images.forget(wanted.digest)
+            self._services.installs.forget(self._image or "")
+            return await self._launch_once(wanted, for_agent)
+
+    async def _launch_once(self, wanted: EnvironmentSpec, for_agent: bool) -> Environment:
+        services = self._services
+        seconds = wanted.build_timeout_sec or self.spec.timeouts.build_sec
+        image = self._image = await services.images.prepare(wanted, seconds)
+        if for_agent:
+            image = await self._image_with_agent() or image
+        environment = msgspec.structs.replace(wanted, env={**services.expand(wanted.env), **self._env})
+        async with deadline(seconds, StartTimeoutError, "starting the environment"):
             with foreign(StartError, "starting the environment"):
                 return await services.backend.start(environment, image)
+
+    def _walls_of(self, environment: Environment) -> Walls:
+        """What keeps agent and verifier apart in the environment that both work in."""
+        return Walls(environment, root=self._root, agent_user=self.spec.agent.user, verifier_user=self.spec.verifier.user)
 
     async def install_agent(self) -> None:
         """Construct the agent and let it install itself; a failure is not verified."""
@@ -271,9 +310,85 @@ class Rollout:
             self._record(error, "disconnect")
         finally:
             self._close_output("agent")
-        if self.spec.isolation == "strict" and self._isolation is not None:
+        if self.spec.isolation == "strict" and self._walls is not None:
             async with deadline(_STOP_SEC, VerifierError, "killing what the agent left running"):
-                await self._isolation.kill_everything()
+                await self._walls.kill_everything()
+
+    async def hand_over(self) -> None:
+        """Keep the task's artifacts and, for a separate verifier, leave the agent's environment for a fresh one."""
+        spec, environment = self.spec, self.environment
+        if environment is None:
+            return
+        await self._run_collect_hooks(environment)
+        if spec.isolation == "separate" and not spec.verifier.disable:
+            artifacts = spec.task.artifacts or (Artifact(source=self._workdir),)
+            kept = await self._keep_artifacts(environment, artifacts)
+            await self._move_to_fresh_environment(kept)
+        elif spec.task.artifacts:
+            keeping = self._keep_artifacts(environment, spec.task.artifacts)
+            await self._attempt("keeping the artifacts", _COLLECT_SEC, keeping, TransferError)
+        await self._redact_artifacts()
+
+    async def _run_collect_hooks(self, environment: Environment) -> None:
+        for hook in self.spec.task.collect:
+            command = Command(
+                argv=("sh", "-c", hook.command),
+                cwd=self.spec.environment.workdir,
+                user=None if hook.user is None else str(hook.user),
+                timeout_sec=hook.timeout_sec,
+            )
+            try:
+                with foreign(SandboxError, f"collecting with `{hook.command}`"):
+                    result = await environment.exec(command)
+                if result.exit_code:
+                    self._warn(f"collecting with `{hook.command}`: exit code {result.exit_code}")
+            except CommandTimeoutError as error:
+                self._warn(f"collecting with `{hook.command}`: {error}")
+
+    async def _keep_artifacts(self, environment: Environment, artifacts: Sequence[Artifact]) -> list[KeptArtifact]:
+        async with deadline(_COLLECT_SEC, TransferError, "keeping the artifacts"):
+            with foreign(TransferError, "keeping the artifacts"):
+                kept = await keep_artifacts(environment, artifacts, self._artifacts, self._workdir)
+        self._kept_secrets = bool(self._services.redactor)
+        for item in kept:
+            if item.status == "failed":
+                self._warn(f"artifact {item.source} could not be kept: {item.error}")
+            elif item.skipped_count:
+                path, reason = item.skipped[0]
+                more = f" and {item.skipped_count - 1} more" if item.skipped_count > 1 else ""
+                self._warn(f"artifact {item.source}: {path}{more} left out: {reason}")
+        return kept
+
+    async def _move_to_fresh_environment(self, kept: list[KeptArtifact]) -> None:
+        """Stop the agent's environment and start the verifier's, with the artifacts, and the logs but those of a verifier."""
+        spec, left = self.spec, self.environment
+        assert left is not None
+        await self._attempt("collecting the logs", _COLLECT_SEC, self._collect_logs())
+        await asyncio.to_thread(_remove, self.directory / "logs" / "verifier")
+        self._logs_collected, self.environment = False, None
+        await self._attempt("stopping the environment", _STOP_SEC, left.stop(), TeardownError)
+        self._place = spec.verifier_environment or spec.environment
+        self.environment = environment = await self._launch(self._place, for_agent=False)
+        self._walls = Walls(environment, root=self._root, verifier_user=spec.verifier.user)
+        owner = None if self._root is None else NOBODY
+        async with deadline(_COLLECT_SEC, TransferError, "preparing the verifier's environment"):
+            with foreign(TransferError, "preparing the verifier's environment"):
+                await self._walls.set_up(self._instruction.encode(), keep_tests=self._tests_are_built_in)
+                for name in ("agent", "artifacts"):
+                    folder = self.directory / "logs" / name
+                    if folder.is_dir() and not folder.is_symlink():
+                        await environment.upload(folder, f"{LOGS}/{name}", owner=owner)
+                await bring_artifacts(environment, kept, self._artifacts, root=self._root, owner=owner)
+
+    @property
+    def _tests_are_built_in(self) -> bool:
+        """The environment was built from the tests: what its Dockerfile made of them stays."""
+        return self._place is self.spec.verifier_environment and self._place.directory == str(self._tests)
+
+    async def _redact_artifacts(self) -> None:
+        if self._kept_secrets:
+            await self._redact("artifacts")
+            self._kept_secrets = False
 
     async def verify(self) -> None:
         """Clear stale rewards and tests, upload the task's tests, ask the verifier for its verdict."""
@@ -316,6 +431,7 @@ class Rollout:
             await self._attempt("writing what the agent printed", _STOP_SEC, self._close_outputs())
         if self._services.redactor:
             await self._attempt("removing secrets", _COLLECT_SEC, self._redact("setup", "agent", "verifier"))
+            await self._attempt("removing secrets", _COLLECT_SEC, self._redact_artifacts())
 
     # How the phases do it
 
@@ -383,6 +499,7 @@ class Rollout:
             env=env,
             user=spec.agent.user,
             root_user=context.root_user,
+            admit=spec.isolation in OWN_USER,
             timeout_sec=spec.timeouts.install_sec,
             make=make,
         )
@@ -392,6 +509,17 @@ class Rollout:
         if image is not None:
             self._say(f"the agent is installed in {image}; see images/{wanted.agent}-{wanted.key()[:12]} of the job")
         return image
+
+    @property
+    def _root(self) -> str | None:
+        """Root's name where commands can run as another user."""
+        return "root" if EXEC_USER in self._services.backend.capabilities else None
+
+    @property
+    def _verifier_user(self) -> str | None:
+        """Whom the verifier works as: where the agent has a user of its own, never as that one by omission."""
+        user = self.spec.verifier.user
+        return self._root if user is None and self.spec.agent.user not in ROOT_NAMES else user
 
     def _agent_context(self) -> AgentContext:
         spec = self.spec
@@ -408,7 +536,7 @@ class Rollout:
             user=spec.agent.user,
             log_dir=self.directory,
             solution_env=lambda: self._services.expand(spec.task.env),
-            root_user="root" if EXEC_USER in self._services.backend.capabilities else None,
+            root_user=self._root,
             sink=self._agent_sink,
         )
 
@@ -429,6 +557,8 @@ class Rollout:
         env = services.expand(spec.verifier.env)
         if spec.verifier.agent_env:
             env = {**services.expand(spec.agent.env), **env}
+        if spec.isolation in ("strict", "separate"):
+            env = without_git_hooks(env)
         return TrialView(
             environment=self.environment or NoEnvironment(),
             task=self._task,
@@ -437,8 +567,8 @@ class Rollout:
             instruction=self._instruction,
             metadata=spec.task.metadata if spec.task.row is None else spec.task.row,
             env=env,
-            workdir=spec.environment.workdir,
-            user=spec.verifier.user,
+            workdir=self._place.workdir,
+            user=self._verifier_user,
             trial_dir=self.directory,
             log_dir=self.directory / "verifier",
             sink=output,
@@ -469,12 +599,12 @@ class Rollout:
             write_atomic(folder / EPISODE, msgspec.json.format(msgspec.json.encode(self._episode().to_dict()), indent=2))
 
     async def _bring_tests(self, view: TrialView) -> None:
-        if self._isolation is None:
+        if self._walls is None:
             return
-        await self._isolation.clear(view.reward_files)
+        await self._walls.clear(view.reward_files, keep_tests=self._tests_are_built_in)
         if self._tests.is_dir():
             await view.environment.upload(self._tests, TESTS, owner=view.user)
-            await self._isolation.lock_tests()
+            await self._walls.lock_tests()
 
     async def _collect_logs(self) -> TransferReport:
         if self.environment is None:
@@ -596,6 +726,14 @@ class Rollout:
         return result
 
 
+def _remove(path: Path) -> None:
+    """Remove a file, a link or a folder of the host, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def own_reward_files(verifier: Any, options: Any) -> tuple[str, ...]:
     """Where a verifier looks for rewards before the usual places."""
     named = getattr(verifier, "reward_files", None)
@@ -611,9 +749,9 @@ def _returned(value: Any, wanted: type[T]) -> T:
 
 def _for_disk(spec: TrialSpec) -> TrialSpec:
     """The spec without literal secrets."""
-    agent, verifier, environment = spec.agent, spec.verifier, spec.environment
+    agent, verifier, environment, separate = spec.agent, spec.verifier, spec.environment, spec.verifier_environment
     options = (agent.options, verifier.options, spec.environment_options)
-    if not (agent.env or verifier.env or environment.env or any(options)):
+    if not (agent.env or verifier.env or environment.env or (separate and separate.env) or any(options)):
         return spec
     changed = msgspec.structs.replace
     return changed(
@@ -621,5 +759,6 @@ def _for_disk(spec: TrialSpec) -> TrialSpec:
         agent=changed(agent, env=without_literal_secrets(agent.env), options=without_secret_options(agent.options)),
         verifier=changed(verifier, env=without_literal_secrets(verifier.env), options=without_secret_options(verifier.options)),
         environment=changed(environment, env=without_literal_secrets(environment.env)),
+        verifier_environment=separate and changed(separate, env=without_literal_secrets(separate.env)),
         environment_options=without_secret_options(spec.environment_options),
     )
