@@ -1,4 +1,4 @@
-"""What task.toml may ask for besides a place to work: healthchecks, artifacts, a separate verifier; and the levels of isolation."""
+"""What task.toml may ask for besides a place to work: healthchecks, artifacts, a separate verifier; levels of isolation."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ def said(trial: Path) -> str:
 # Levels
 
 
-needs_root
-
-
+@needs_root
 @pytest.mark.parametrize("level", ["users", "strict"])
 def test_the_agent_is_a_user_of_its_own_who_owns_its_work_and_nothing_of_the_verifier(tmp_path: Path, level: str) -> None:
     write_task(tmp_path / "tasks/one", tests=LOOK)
@@ -58,9 +56,7 @@ def test_the_agent_is_a_user_of_its_own_who_owns_its_work_and_nothing_of_the_ver
     assert ("/dev/null" in lines) == (level == "strict")
 
 
-needs_root
-
-
+@needs_root
 @pytest.mark.parametrize(("level", "alive"), [("users", True), ("strict", False)])
 def test_only_strict_ends_what_the_agent_left_running(tmp_path: Path, level: str, alive: bool) -> None:
     write_task(tmp_path / "tasks/one", tests="#!/bin/bash\npgrep -u agent -x sleep\n" + LOOK)
@@ -68,9 +64,7 @@ def test_only_strict_ends_what_the_agent_left_running(tmp_path: Path, level: str
     assert (said(trial).splitlines()[0] != "root") == alive
 
 
-needs_root
-
-
+@needs_root
 def test_a_working_directory_of_the_system_stays_roots_and_the_trial_says_so(tmp_path: Path) -> None:
     write_task(tmp_path / "tasks/one", toml='[environment]\nworkdir = "/opt"\n')
     trial = run(tmp_path, "touch /opt/x || true", level="users")
@@ -79,9 +73,7 @@ def test_a_working_directory_of_the_system_stays_roots_and_the_trial_says_so(tmp
     assert "Permission denied" in (trial / "agent/stderr.txt").read_text()
 
 
-needs_root
-
-
+@needs_root
 def test_a_user_who_may_become_root_is_refused(tmp_path: Path) -> None:
     task = write_task(tmp_path / "tasks/one")
     (task / "environment/Dockerfile").write_text("FROM debian:trixie-slim\nWORKDIR /app\nRUN chmod 777 /etc\n")
@@ -91,9 +83,7 @@ def test_a_user_who_may_become_root_is_refused(tmp_path: Path) -> None:
     assert error["message"] == "the user agent: can write to /etc"
 
 
-needs_root
-
-
+@needs_root
 @pytest.mark.parametrize(
     ("toml", "why"),
     [
