@@ -20,7 +20,7 @@ def host(number: int, user: str = "root") -> str:
 def options(*numbers: int, user: str = "root", **more: Any) -> dict[str, Any]:
     """`environment.options` for these machines; the ssh configuration of whoever runs the tests does not matter."""
     hosts = [host(number, user) for number in numbers]
-    return {"hosts": hosts, "key": str(KEY), "known_hosts": str(KNOWN_HOSTS), "config": None, "agent": False, **more}
+    return {"hosts": hosts, "identity_file": str(KEY), "known_hosts": str(KNOWN_HOSTS), "config": None, "agent": False, **more}
 
 
 def do(what: str, number: int, *command: str) -> str:
@@ -32,3 +32,15 @@ def do(what: str, number: int, *command: str) -> str:
 def run(number: int, script: str) -> str:
     """A shell script on the machine, not over ssh."""
     return do("run", number, "sh", "-c", script)
+
+
+def wait_until(number: int, condition: str) -> None:
+    """Until a shell condition holds on the machine."""
+    run(number, f"for i in $(seq 600); do if {condition}; then exit 0; fi; sleep 0.05; done; ps ax >&2; exit 1")
+
+
+NOTHING_LEFT = (
+    '[ -z "$(ls -A /root/.cache/rollout/ssh/work 2> /dev/null)" ] && ! ls -d /logs /tests /oracle /app /tmp/.rollout-lease '
+    "2> /dev/null | grep -q . && ! pgrep -f '[r]ollout = .relay|[r]ollout-holder|[s]leep 54321' > /dev/null"
+)
+"""Condition: no trial, and nothing of one, is on the machine."""

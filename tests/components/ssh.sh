@@ -31,7 +31,10 @@ boot() { # N: make machine N and start it
     ip -n "rollout-ssh-$1" addr add "$net.$((10 + $1))/24" dev eth0
     ip -n "rollout-ssh-$1" link set eth0 up
     ip -n "rollout-ssh-$1" link set lo up
-    setsid ip netns exec "rollout-ssh-$1" unshare --mount --uts --ipc --pid --fork --kill-child \
+    # `ip netns exec` hides the control groups: every other machine is without
+    enter="nsenter --net=/run/netns/rollout-ssh-$1"
+    [ $(($1 % 2)) = 0 ] || enter="ip netns exec rollout-ssh-$1"
+    setsid $enter unshare --mount --uts --ipc --pid --fork --kill-child \
         sh "$0" init "$1" > "$here/log" 2>&1 < /dev/null &
     outer=$!
     for _ in $(seq 200); do

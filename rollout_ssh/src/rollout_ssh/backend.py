@@ -154,11 +154,11 @@ class SshBackend:
             config = read_ssh_config(_local(options.config, base) if options.config else None)
             entries = find_hosts(options.hosts, _local(options.host_file, base) if options.host_file else None)
             login = Login(
-                key=_local(options.key, base) if options.key else None,
+                key=_local(options.identity_file, base) if options.identity_file else None,
                 agent=options.agent,
                 password_file=_local(options.password_file, base) if options.password_file else None,
                 known_hosts=_local(options.known_hosts, base),
-                accept_new=options.host_keys == "accept_new",
+                accept_new=options.unknown_hosts == "accept_new",
                 timeout_sec=options.connect_timeout_sec,
             )
             machines = []

@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 import stat
+import subprocess
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from rollout.core.errors import SandboxError
 from rollout_ssh.address import Endpoint
 
 _SAID_BYTES = 4096
+_CLOSE_SEC = 10.0
 _WINDOW_BYTES = 4 << 20
 _APPENDING = threading.Lock()
 
@@ -56,9 +58,11 @@ class Login:
 class Connection:
     """A connection that is logged in, with those it leads through."""
 
-    def __init__(self, name: str, clients: Sequence[paramiko.SSHClient]) -> None:
+    def __init__(self, name: str, clients: Sequence[paramiko.SSHClient], programs: Sequence[paramiko.ProxyCommand] = ()) -> None:
+        """`programs`: those whose standard streams lead there."""
         self.name = name
         self._clients = list(clients)
+        self._programs = list(programs)
 
     @property
     def alive(self) -> bool:
@@ -85,8 +89,19 @@ class Connection:
         return channel
 
     def close(self) -> None:
-        for client in reversed(self._clients):
-            client.close()
+        _close(self._clients, self._programs)
+
+
+def _close(clients: Sequence[paramiko.SSHClient], programs: Sequence[paramiko.ProxyCommand]) -> None:
+    for client in reversed(clients):
+        transport = client.get_transport()
+        client.close()
+        if transport is not None and programs:
+            transport.join(_CLOSE_SEC)  # it ends the program too, and stumbles when somebody else has waited for it
+    for program in programs:
+        process: subprocess.Popen[bytes] = program.process
+        process.kill()
+        process.communicate()  # which closes its pipes and waits for it
 
 
 class ChannelWire:
@@ -131,33 +146,39 @@ def connect(endpoint: Endpoint, login: Login) -> Connection:
     """
     logging.getLogger("paramiko").setLevel(logging.CRITICAL)  # every failure is in an exception too
     clients: list[paramiko.SSHClient] = []
+    programs: list[paramiko.ProxyCommand] = []
     try:
         for hop in (*endpoint.hops, endpoint):
-            clients.append(_client(hop, login, clients[-1] if clients else None))
+            clients.append(_client(hop, login, clients[-1] if clients else None, programs))
     except BaseException:
-        for client in reversed(clients):
-            client.close()
+        _close(clients, programs)
         raise
-    return Connection(endpoint.name, clients)
+    return Connection(endpoint.name, clients, programs)
 
 
-def _client(endpoint: Endpoint, login: Login, before: paramiko.SSHClient | None) -> paramiko.SSHClient:
+def _client(
+    endpoint: Endpoint, login: Login, before: paramiko.SSHClient | None, programs: list[paramiko.ProxyCommand]
+) -> paramiko.SSHClient:
     name = endpoint.name
     known = _known_hosts(endpoint, login)
     client = paramiko.SSHClient()
+    stream: Any = None
     try:
+        password = _password(login.password_file)
         for path in known:
             if path.is_file():
                 client.load_system_host_keys(str(path))
         client.set_missing_host_key_policy(_Unknown(endpoint, login, known[0]))
         keys = [str(login.key)] if login.key is not None else [path for path in endpoint.keys if os.path.isfile(path)]
         stream = _stream(endpoint, login, before)
+        if isinstance(stream, paramiko.ProxyCommand):
+            programs.append(stream)
         client.connect(
             endpoint.key_alias or endpoint.host,
             22 if endpoint.key_alias else endpoint.port,
             username=endpoint.user,
             key_filename=keys or None,  # type: ignore[arg-type]  # the stubs know of one only
-            password=_password(login.password_file),
+            password=password,
             allow_agent=login.agent and login.key is None,
             look_for_keys=login.key is None and not keys,
             timeout=login.timeout_sec,
@@ -168,6 +189,8 @@ def _client(endpoint: Endpoint, login: Login, before: paramiko.SSHClient | None)
         )
     except BaseException as error:
         client.close()
+        if stream is not None and not programs:
+            stream.close()
         if isinstance(error, (SandboxError, KeyboardInterrupt, SystemExit)):
             raise
         raise _explained(error, endpoint, login, known[0], name) from error
@@ -216,7 +239,7 @@ def _explained(error: BaseException, endpoint: Endpoint, login: Login, known: Pa
     if isinstance(error, paramiko.SSHException):
         if "No authentication methods available" in str(error):
             return Refused(
-                f"{name}: there is no key or password to log in with as {endpoint.user}; see `key` and `password_file`"
+                f"{name}: there is no key or password to log in with as {endpoint.user}; see `identity_file` and `password_file`"
             )
         if "not a valid" in str(error) and "key" in str(error):
             return Refused(f"{name}: {error}")
@@ -269,7 +292,7 @@ class _Unknown(paramiko.MissingHostKeyPolicy):
             scan = f"ssh-keyscan -p {self._endpoint.port} {self._endpoint.host} >> {self._known}"
             raise Refused(
                 f"{self._endpoint.name}: its host key {fingerprint(key)} is not known: compare it with the machine's own and "
-                f"add it ({scan}), or set `host_keys: accept_new`"
+                f"add it ({scan}), or set `unknown_hosts: accept_new`"
             )
         line = f"{hostname} {key.get_name()} {key.get_base64()}\n"
         with _APPENDING:

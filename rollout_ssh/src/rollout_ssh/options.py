@@ -22,7 +22,7 @@ class SshOptions(Struct, frozen=True, kw_only=True):
     """`namespace`: a sandbox as `type: local` has it; needs python3 (3.9 or newer) on the host, and a kernel that allows it.
     `host`: the bare machine, leased to one trial at a time; needs a shell, tar and coreutils. `docker`, `apptainer`: a container
     of the host's engine."""
-    key: str | None = None
+    identity_file: str | None = None
     """A private key. Unset: the configuration's, the agent's, then those in ~/.ssh."""
     agent: bool = True
     """Use the keys of a running ssh agent."""
@@ -33,8 +33,8 @@ class SshOptions(Struct, frozen=True, kw_only=True):
     UserKnownHostsFile. null is none."""
     known_hosts: str = "~/.ssh/known_hosts"
     """Host keys that are known."""
-    host_keys: Literal["strict", "accept_new"] = "strict"
-    """`strict`: a host whose key is not known is refused. `accept_new`: its key is written to `known_hosts`. A key that differs
+    unknown_hosts: Literal["refuse", "accept_new"] = "refuse"
+    """`refuse`: a host whose key is not in `known_hosts` is refused. `accept_new`: its key is added there. A key that differs
     from the known one is refused in any case."""
     connect_timeout_sec: float = 20.0
     """For each connection to be made."""

@@ -78,7 +78,15 @@ def test_names_come_once_and_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "secret"), [("OPENAI_API_KEY", True), ("token", True), ("DB_PASSWORD", True), ("PATH", False), ("MODEL", False)]
+    ("name", "secret"),
+    [
+        ("OPENAI_API_KEY", True),
+        ("token", True),
+        ("DB_PASSWORD", True),
+        ("PATH", False),
+        ("MODEL", False),
+        ("password_file", False),
+    ],
 )
 def test_secrets_are_known_by_their_names(name: str, secret: bool) -> None:
     assert looks_secret(name) is secret

@@ -22,8 +22,8 @@ class _Reference(NamedTuple):
 
 
 def looks_secret(name: str) -> bool:
-    """Whether a variable or option of this name is likely to hold a secret."""
-    return _SECRET_NAME.search(name) is not None
+    """Whether a variable or option of this name is likely to hold a secret, and not the place of one (`password_file`)."""
+    return _SECRET_NAME.search(name) is not None and not name.lower().endswith(("_file", "_path"))
 
 
 def expand(text: str, environ: Mapping[str, str]) -> str:
