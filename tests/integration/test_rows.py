@@ -232,3 +232,23 @@ def test_images_reach_a_flow_as_content_blocks(tmp_path: Path) -> None:
         "    return '4' if good else 'no'\n"
     )
     assert finished(tmp_path)["flow/sums/a__1"]["reward"] == 1.0
+
+
+@pytest.mark.needs("local")
+def test_files_and_setup_commands_prepare_the_environment(tmp_path: Path) -> None:
+    root = write_files(tmp_path / "bench", {"dataset.toml": '[dataset]\nname = "b"\ndefault_sandbox = "local"\n'})
+    check = "[ \"$(cat /app/seed.txt /app/script /app/command)\" = 'seed\n1\n2' ] && echo 1 > /logs/verifier/reward.txt\n"
+    files = {
+        "tests/test.sh": check,
+        "environment/Dockerfile": "FROM x\nWORKDIR /app\n",
+        "environment/files/seed.txt": "seed\n",
+        "environment/setup.sh": "#!/bin/sh\ntest -f /app/seed.txt && echo 1 > /app/script\n",
+    }
+    folder_task(root, "good", '[rllm]\nsetup_commands = ["echo 2 > /app/command"]\n', files)
+    folder_task(root, "bad", '[environment]\nsetup_commands = ["echo no such thing >&2; exit 3"]\n', files)
+    (tmp_path / "job.json").write_text(json.dumps({"agents": [{"name": "nop"}], "datasets": [{"path": "bench"}]}))
+    results = finished(tmp_path, code=1)
+    assert results["nop/b/good__1"]["reward"] == 1.0
+    error = results["nop/b/bad__1"]["error"]
+    assert error["type"] == "environment_start_failed"
+    assert "setup command 1 (echo no such thing >&2; exit 3) exited with code 3: no such thing" in error["message"]

@@ -96,6 +96,21 @@ class AgentSpec(Struct, frozen=True, kw_only=True):
     user: str | None = None
 
 
+class TaskSetup(Struct, frozen=True, kw_only=True):
+    """What prepares a task's environment before the agent is installed."""
+
+    files: str | None = None
+    """Folder on the host that is copied into the working directory."""
+    workdir: str | None = None
+    """The working directory that the Dockerfile names."""
+    script: str | None = None
+    """Script on the host."""
+    commands: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.files is not None or self.script is not None or bool(self.commands)
+
+
 class TaskSpec(Struct, frozen=True, kw_only=True):
     """Which task, and what identifies its content."""
 
@@ -120,6 +135,7 @@ class TaskSpec(Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any] = {}
     env: dict[str, str] = {}
     """Extra variables of the oracle's solution (`[solution] env`)."""
+    setup: TaskSetup = TaskSetup()
     rllm: bool = False
     """The task says `[rllm]`: rewards are looked for in `/tmp/rllm` first."""
     artifacts: tuple[Artifact, ...] = ()

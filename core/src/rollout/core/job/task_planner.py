@@ -18,12 +18,13 @@ from rollout.core.errors import TaskError, UsageError
 from rollout.core.job.planned import PlannedTask
 from rollout.core.job.planned_rows import PlannedRows
 from rollout.core.quantity import parse_bytes, parse_cpus
-from rollout.core.records import TaskSpec, Timeouts, VerifierSpec
+from rollout.core.records import TaskSetup, TaskSpec, Timeouts, VerifierSpec
 from rollout.core.tasks.dataset_folder import DATASET, read_dataset_folder
 from rollout.core.tasks.rows import RowDataset
 from rollout.core.tasks.task import CONFIG, LoadedTask, load_task
 from rollout.core.tasks.tree import digest_lines, digest_of
 from rollout.core.tasks.verifier_declaration import DeclaredVerifier, declared_verifier
+from rollout.core.tasks.view import lifts
 from rollout.core.trial.deadlines import effective_timeout
 from rollout.core.trial.isolation import AGENT_USER, OWN_USER, stricter
 from rollout.core.types import EnvironmentSpec, Network, Resources
@@ -131,6 +132,7 @@ class TaskPlanner:
         self, spec: TaskSpec, config: TaskConfig, directory: Path | None, digest: str, declared: DeclaredVerifier, folder: str
     ) -> PlannedTask:
         job, changed = self._config, msgspec.structs.replace
+        spec = changed(spec, setup=_setup(config, Path(spec.path), directory, rllm=spec.rllm))
         environment = EnvironmentSpec(
             task_name=spec.name,
             directory=str(directory) if directory else None,
@@ -166,6 +168,9 @@ class TaskPlanner:
         outside = declared.files
         if outside is not None and spec.row is None and outside.is_relative_to(spec.path):
             outside = None  # it is in the task's own digest
+        where: list[Any] = [job.environment.type, job.environment.options, environment.resources, environment.env]
+        if directory is not None and not (spec.row is None and directory.is_relative_to(spec.path)):
+            where.append(digest)  # it is not in the task's own digest
         judged: list[object] = [verifier, isolation]
         if separate is not None:
             judged.append(separate)
@@ -186,9 +191,7 @@ class TaskPlanner:
             folder=folder,
             fingerprint={
                 "task": spec.digest[:16],
-                "environment": fingerprint_of(
-                    (job.environment.type, job.environment.options, environment.resources, environment.env)
-                ),
+                "environment": fingerprint_of(where),
                 "verifier": fingerprint_of(judged),
             },
             needs_environment=self._needs_environment(verifier, declared),
@@ -278,6 +281,21 @@ def fingerprint_of(value: Any) -> str:
 
 def user_text(user: str | int | None) -> str | None:
     return None if user is None else str(user)
+
+
+def _setup(config: TaskConfig, path: Path, directory: Path | None, *, rllm: bool) -> TaskSetup:
+    """`files/` and `setup.sh` mean something in rLLM's format; elsewhere a Dockerfile may use the names for its own ends."""
+    said = (config.rllm or {}).get("setup_commands", config.environment.setup_commands)
+    if not isinstance(said, list) or not all(isinstance(command, str) for command in said):
+        raise TaskError("[rllm] setup_commands: must be a list of texts")
+    files, script = (directory / "files", directory / "setup.sh") if directory is not None and rllm else (None, None)
+    has_files = files is not None and files.is_dir()
+    return TaskSetup(
+        files=str(files) if has_files else None,
+        workdir=lifts(path, directory.parent if directory else None).workdir if has_files else None,
+        script=str(script) if script is not None and script.is_file() else None,
+        commands=tuple(said),
+    )
 
 
 def _network(config: TaskConfig) -> Network:

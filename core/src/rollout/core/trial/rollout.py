@@ -66,6 +66,7 @@ from rollout.core.trial.paths import INSTRUCTION_FILE, LOGS, TESTS, reward_files
 from rollout.core.trial.redact import secrets_of, without_literal_secrets, without_secret_options
 from rollout.core.trial.rewards import check_rewards
 from rollout.core.trial.services import Services
+from rollout.core.trial.task_setup import set_up_task
 from rollout.core.trial.tries import is_whole, open_folder, read_tries
 from rollout.core.trial.verdict import says_more, write_verdict
 from rollout.core.types import (
@@ -222,6 +223,9 @@ class Rollout:
             async with deadline(spec.timeouts.build_sec, StartTimeoutError, "preparing the environment"):
                 with foreign(StartError, "preparing the environment"):
                     await self._walls.set_up(self._instruction.encode())
+                    if spec.task.setup:
+                        root = "root" if EXEC_USER in self._services.backend.capabilities else None
+                        await set_up_task(self.environment, spec, root, self._agent_sink)
                     if spec.isolation in OWN_USER:
                         await self._walls.admit_agent(spec.environment.workdir, self._warn)
                     if spec.task.artifacts or spec.isolation == "separate":
