@@ -86,15 +86,17 @@ class Project:
         main = {"image": self._image, "command": ["/bin/sh", "-c", "read _"], "stdin_open": True, "init": True}
         self._first.write_text(json.dumps({"services": {MAIN: main}}))
 
-    async def build(self, config: Mapping[str, Any], tag: str, *, force: bool, sink: OutputSink | None) -> None:
-        """Build the services that say how, each under a name shared by all trials.
+    async def build(
+        self, config: Mapping[str, Any], tag: str, labels: Mapping[str, str], *, force: bool, sink: OutputSink | None
+    ) -> None:
+        """Build the services that say how, each under a name shared by all trials and with these labels.
 
         Raises:
             BuildError
         """
         built = built_services(config)
         if built:
-            self._write_last(config, tag, {})
+            self._write_last(config, tag, {}, labels)
             code, said = await self._run("build", *(["--no-cache"] if force else []), *built, sink=sink)
             if code != 0:
                 raise BuildError(f"the services of task {self._spec.task_name} cannot be built: {said}")
@@ -136,8 +138,12 @@ class Project:
         except (SandboxError, TimeoutError) as error:
             raise TeardownError(f"the services {self._name} cannot be removed: {error or 'the engine takes too long'}") from error
 
-    def _write_last(self, config: Mapping[str, Any], tag: str, main: Mapping[str, Any]) -> None:
+    def _write_last(
+        self, config: Mapping[str, Any], tag: str, main: Mapping[str, Any], labels: Mapping[str, str] | None = None
+    ) -> None:
         services: dict[str, Any] = {name: {"image": service_image(tag, name)} for name in built_services(config)}
+        for service in services.values():
+            service.update({"build": {"labels": dict(labels)}} if labels else {})
         services[MAIN] = {**services.get(MAIN, {}), **main}
         document: dict[str, Any] = {"services": services}
         if self._spec.network == "none":

@@ -32,6 +32,7 @@ _PROBE_TIMEOUT_SEC = 10
 _MIN_API = (1, 40)
 _ANY_API = "1.40"  # what the SDK wants to hear before the engine was asked
 _HELP = "start one (`systemctl start docker`, or Docker Desktop), name one in DOCKER_HOST, or use `environment.type: local`"
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}  # the kernel's name: an image's
 _TOO_OLD = "it is older than Docker 19.03 or Podman 3; take a newer one, or `environment.type: local`"
 _DENIED = (
     "this user may not use it: become a member of its group (`sudo usermod -aG docker $USER`, then log in anew), "
@@ -116,15 +117,18 @@ class Engine:
         self.sdk = sdk
         self._way = way
         self.cpus = int(info.get("NCPU") or 0)
-        self.platform = f"{info.get('OSType')}/{info.get('Architecture')}"
+        self.platform = f"{info.get('OSType')}/{_ARCHITECTURES.get(str(info.get('Architecture')), info.get('Architecture'))}"
         self.runtimes = frozenset(info.get("Runtimes") or {})
         self.podman = any("podman" in str(part.get("Name", "")).lower() for part in version.get("Components") or [])
         self.rootless = "name=rootless" in (info.get("SecurityOptions") or []) or bool(info.get("Rootless"))
         self.storage_limits = info.get("Driver") in ("btrfs", "zfs", "windowsfilter") or (
             info.get("Driver") == "overlay2" and ["Backing Filesystem", "xfs"] in (info.get("DriverStatus") or [])
         )
+        blind = self.podman and self.rootless and str(info.get("CgroupVersion")) == "1"  # Podman ignores them there
         self.missing_limits = [
-            name for name, key in (("memory", "MemoryLimit"), ("cpus", "CpuCfsQuota"), ("pids", "PidsLimit")) if not info.get(key)
+            name
+            for name, key in (("memory", "MemoryLimit"), ("cpus", "CpuCfsQuota"), ("pids", "PidsLimit"))
+            if blind or not info.get(key)
         ]
         self._prefix = f"/v{sdk.api.api_version}"
         self._mending = asyncio.Lock()
@@ -170,6 +174,16 @@ class Engine:
     def close(self) -> None:
         self.sdk.close()
         self._way.close()
+
+    def platform_of(self, image: str) -> str | None:
+        """`os/architecture` of an image that is here; None when it is not, or nobody says. Blocks."""
+        try:
+            found = self.sdk.api.inspect_image(image)  # type: ignore[no-untyped-call]
+        except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
+            logger.debug("%s: %s", image, error)
+            return None
+        system, architecture = found.get("Os"), found.get("Architecture")
+        return f"{system}/{architecture}" if system and architecture else None
 
     async def answers(self) -> bool:
         """Whether the engine answers right now."""

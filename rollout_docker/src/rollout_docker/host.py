@@ -24,6 +24,7 @@ from rollout.core.errors import (
 from rollout.core.protocols import BackendContext
 from rollout.core.types import EnvironmentSpec, OutputSink
 from rollout_docker.body import container_body, main_service
+from rollout_docker.check import same_platform
 from rollout_docker.command import Container
 from rollout_docker.compose import MAIN, Project, built_services, compose_file_of, remove_projects, service_image
 from rollout_docker.engine import Engine, Refused
@@ -157,6 +158,8 @@ class Host:
             name = found["Names"][0].lstrip("/") if found.get("Names") else found["Id"][:12]
             await remove_container(Container(engine, found["Id"], found["Id"], "/"))
             removed.append(f"container {name}")
+        if self._context.delete:
+            removed += [f"image {image}" for image in await self.images.reap(job_id)]
         return removed
 
     async def sweep(self) -> None:
@@ -205,8 +208,11 @@ class Host:
             await self._usable(image, container.probe)
         except SandboxError as error:
             self._inspected.forget(image)
+            self._ready.forget(spec.digest)
             if isinstance(error, EnvironmentLostError):
-                error = StartError(f"its image's /bin/sh does not run, or the container ended at once: {error}")
+                error = StartError(
+                    f"its image's /bin/sh does not run{await self._why(image)}, or the container ended at once: {error}"
+                )
             try:
                 await self._removing(lambda: remove_container(container))()
             except TeardownError as left:
@@ -252,7 +258,7 @@ class Host:
         image = str(config["services"][MAIN]["image"])
         names = [service_image(tag, service) for service in built_services(config)]
         if force or None in [await images.inspect(name) for name in names]:
-            await project.build(config, tag, force=force, sink=sink)
+            await project.build(config, tag, images.labels(spec), force=force, sink=sink)
             for name in names:
                 images.made(name)
         if MAIN in built_services(config):
@@ -281,6 +287,13 @@ class Host:
 
     def _project(self, name: str, spec: EnvironmentSpec, image: str, folder: str) -> Project:
         return Project(self.engine, name, spec, image, self._context.work_dir / "compose" / folder)
+
+    async def _why(self, image: str) -> str:
+        """What may keep an image's programs from running, in brackets."""
+        platform = await self._blocking(self.engine.platform_of, image)
+        if platform is None or same_platform(platform, self.engine.platform):
+            return ""
+        return f" (the image is for {platform}, the engine is {self.engine.platform})"
 
     async def _inspect(self, spec: EnvironmentSpec, image: str) -> dict[str, Any]:
         details = await self.images.inspect(image)

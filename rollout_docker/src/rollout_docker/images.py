@@ -134,18 +134,30 @@ class Images:
             self._made.discard(image)
             await self._delete(image)
 
+    async def reap(self, job_id: str) -> list[str]:
+        """Remove the images that a dead job built, by their label; their names."""
+        removed: list[str] = []
+        query = {"filters": json.dumps({"label": [f"rollout.job={job_id}"]})}
+        for found in await self._engine.call("GET", "/images/json", query=query):
+            names = [tag for tag in found.get("RepoTags") or [] if tag != "<none>:<none>"] or [found["Id"]]
+            removed += [name for name in names if await self._delete(name)]
+        return removed
+
     async def _was_made(self, image: str) -> bool:
         """Whether an earlier run of this job built the image, and was killed before it could remove it."""
         found = await self.inspect(image)
         labels = (found or {}).get("Config", {}).get("Labels") or {}
         return bool(labels.get("rollout.job") == self._job_id)
 
-    async def _delete(self, image: str) -> None:
+    async def _delete(self, image: str) -> bool:
+        """Whether it was there and nobody uses it."""
         try:
             await self._engine.call("DELETE", f"/images/{image}")
         except Refused as error:
-            if error.status not in (404, 409):  # gone already, or somebody uses it
+            if error.status not in (404, 409):
                 raise
+            return False
+        return True
 
     def made(self, image: str) -> None:
         """Remember an image that was built for this job."""
@@ -194,7 +206,14 @@ class Images:
             raise BuildError(
                 f"the Dockerfile of task {spec.task_name} needs BuildKit, and so the docker command, which is not here"
             )
-        argv = [program, "build", "--progress=plain", "--tag", tag, *(f"--label={label}" for label in self._labels(spec))]
+        argv = [
+            program,
+            "build",
+            "--progress=plain",
+            "--tag",
+            tag,
+            *(f"--label={key}={value}" for key, value in self.labels(spec).items()),
+        ]
         argv += [f"--build-arg={name}" for name in options.build_args]  # their values come from the variables
         argv += ["--no-cache"] if force else []
         argv += ["--pull"] if self._pull == "always" else []
@@ -205,8 +224,9 @@ class Images:
         if code != 0:
             raise BuildError(f"the image of task {spec.task_name} cannot be built by BuildKit: {said}")
 
-    def _labels(self, spec: EnvironmentSpec) -> list[str]:
-        return [f"rollout.environment={spec.digest}", f"rollout.job={self._job_id}"]
+    def labels(self, spec: EnvironmentSpec) -> dict[str, str]:
+        """What every image has that is built here."""
+        return {"rollout.environment": spec.digest, "rollout.job": self._job_id}
 
     async def _build(self, spec: EnvironmentSpec, dockerfile: Path, tag: str, *, force: bool, sink: OutputSink | None) -> None:
         options = self._options
@@ -218,7 +238,7 @@ class Images:
             "nocache": int(force),
             "pull": int(self._pull == "always"),
             "buildargs": json.dumps(options.build_args),
-            "labels": json.dumps(dict(label.split("=", 1) for label in self._labels(spec))),
+            "labels": json.dumps(self.labels(spec)),
             **self._platform(),
         }
         if options.target is not None:
