@@ -172,7 +172,8 @@ async def test_what_a_killed_job_left_of_its_services_is_reaped(backend: DockerB
     image = await backend.prepare(spec)
     environment = await backend.start(spec, image)
     removed = await backend.reap(job_id)
-    assert sorted(line.split()[0] for line in removed) == ["container", "container", "network", "volume"]
+    assert sorted(line.split()[0] for line in removed) == ["container", "container", "image", "image", "network", "volume"]
     assert left(job_id) == []
+    assert docker("images", "-q", image) == ""
     await environment.stop()
     await backend.remove(image)
