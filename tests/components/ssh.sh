@@ -63,6 +63,10 @@ init() { # N: in the new namespaces, as process 1
     chmod 1777 "$root/tmp"
     mkdir "$root/run/sshd" "$root/home/lab" "$root/run/rollout"
     cp "$here/host_key" "$state/key.pub" "$root/run/rollout"
+    if [ -S /run/docker.sock ]; then
+        touch "$root/run/docker.sock"
+        mount --bind /run/docker.sock "$root/run/docker.sock"
+    fi
     mount --bind "$here/home/root" "$root/root"
     mount --bind "$here/home/lab" "$root/home/lab"
     echo "lab:x:4400:4400::/home/lab:/bin/sh" >> "$root/etc/passwd"

@@ -1,0 +1,44 @@
+"""`mode: docker` and `mode: apptainer`: the container engines of the hosts, through the environment that knows them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rollout.core.errors import ConfigError
+from rollout.core.plugins import decode_options, find
+from rollout.core.protocols import BackendContext, EnvironmentBackend
+from rollout_ssh.address import find_hosts
+from rollout_ssh.options import SshOptions
+
+_OWN = ("identity_file", "password_file", "config", "known_hosts", "unknown_hosts", "folder", "python", "agent")
+"""What other environments do not take from us: they log in with the ssh program, which has a configuration of its own."""
+
+
+def engine_hosts(options: SshOptions, context: BackendContext) -> EnvironmentBackend:
+    """The backend of the engine's environment, told to use the engines of our hosts.
+
+    Raises:
+        ConfigError: an option means nothing there, or that environment cannot be used over ssh.
+        PluginError: it is not installed.
+    """
+    mode, usual = options.mode, SshOptions(hosts=["any"])
+    for name in _OWN:
+        if getattr(options, name) != getattr(usual, name):
+            raise ConfigError(
+                f"environment.options.{name}: mode: {mode} logs in with the ssh program: put it into your ssh configuration "
+                "(IdentityFile, UserKnownHostsFile ...), or load the key into an agent"
+            )
+    plugin = find("environments", mode)
+    if "hosts" not in plugin.cls.options_type.__struct_fields__:
+        raise ConfigError(
+            f"environment.options.mode: type: {mode} runs on this machine alone, not over ssh; use `mode: namespace`, or run "
+            "Rollout on the host"
+        )
+    file = context.base_dir / Path(options.host_file).expanduser() if options.host_file else None
+    hosts: list[dict[str, Any]] = [
+        {"host": f"ssh://{entry.text}", "slots": entry.slots or options.slots} for entry in find_hosts(options.hosts, file)
+    ]
+    decoded = decode_options(plugin, {**options.engine, "hosts": hosts}, "environment.options.engine")
+    backend: EnvironmentBackend = plugin.cls(decoded, context)
+    return backend

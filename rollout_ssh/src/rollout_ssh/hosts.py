@@ -1,0 +1,326 @@
+"""`mode: namespace` and `mode: host`: trials on the least loaded host, layers, and what a dead job left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from rollout.core.aio import Blocking, Once
+from rollout.core.errors import EnvironmentLostError, HostLostError, SandboxError, TaskError
+from rollout.core.pool import Lease, Machine, Pool
+from rollout.core.protocols import EXEC_USER, LIVE_STDIO, NETWORK_NONE, BackendContext
+from rollout.core.sandbox import layers
+from rollout.core.sandbox.config import sandbox_config
+from rollout.core.sandbox.limits import unenforced
+from rollout.core.sandbox.recipe import Recipe
+from rollout.core.types import EnvironmentSpec, OutputSink
+from rollout_ssh.address import find_hosts, read_ssh_config, resolve
+from rollout_ssh.bare import BareEnvironment
+from rollout_ssh.connection import Login, Refused, Unreachable
+from rollout_ssh.disk import RemoteDisk
+from rollout_ssh.host import Host
+from rollout_ssh.leases import probe, put_back, start_bare
+from rollout_ssh.namespace import NamespaceEnvironment
+from rollout_ssh.options import Mode, SshOptions
+from rollout_ssh.session import Session
+
+_MAX_THREADS = 64
+_MAX_CONNECTING = 16
+
+
+class OwnHosts:
+    """Sandboxes of namespaces on other machines, or those machines themselves."""
+
+    def __init__(self, options: SshOptions, context: BackendContext) -> None:
+        self._options = options
+        self._context = context
+        self._blocking = Blocking(min(context.concurrency, _MAX_THREADS) + 8, "rollout-ssh")
+        self._pool: Pool[Host] | None = None
+        self._checked: SandboxError | bool = False
+        self._layers: Once[str] = Once(keep_errors=False)
+        self._made: dict[str, set[tuple[str, str]]] = {}
+        self._warned: set[str] = set()
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        if self._options.mode == "host":
+            cuts = all(host.cuts_network for host in self._hosts())
+            return frozenset({LIVE_STDIO, EXEC_USER, *([NETWORK_NONE] if cuts else [])})
+        found = {LIVE_STDIO, NETWORK_NONE}
+        sessions = [session for host in self._hosts() if (session := host.last_session) is not None]
+        if all(session.ids != "one" for session in sessions):
+            found.add(EXEC_USER)
+        return frozenset(found)
+
+    def check(self, spec: EnvironmentSpec) -> None:
+        self._check_hosts()
+        if spec.resources.gpus:
+            raise TaskError(f"{spec.task_name} needs {spec.resources.gpus} GPUs, which type: ssh cannot give to one sandbox")
+        recipe = layers.read(spec)
+        if recipe is None and spec.docker_image is not None and self._options.rootfs is None:
+            raise TaskError(
+                f"{spec.task_name} needs the image {spec.docker_image}: use `mode: docker`, or give its root file system in "
+                "`environment.options.rootfs`"
+            )
+        if recipe is not None and recipe.base != "scratch" and self._options.rootfs is None:
+            self._warn("from", f"FROM {recipe.base} is not used: the host is the base (type: ssh, task {spec.task_name})")
+        if self._options.mode == "host":
+            self._warn("limits", "type: ssh, mode: host enforces no limits of memory, processors, processes and storage")
+        else:
+            for host in self._hosts():
+                self._warn_of(host, spec)
+
+    async def prepare(self, spec: EnvironmentSpec, *, force: bool = False, sink: OutputSink | None = None) -> str:
+        """Make the layer on one host; the others make it when they first need it."""
+        recipe = layers.read(spec)
+        if recipe is None or self._options.mode == "host":
+            return layers.NO_IMAGE
+        while True:
+            lease = await self._lease()
+            try:
+                session = await self._session(lease)
+                if session is not None:
+                    await self._layer(lease.value, session, spec, force=force, sink=sink)
+                    return self._image(recipe, spec)
+            except HostLostError as error:
+                lease.failed(str(error))
+            finally:
+                lease.release()
+
+    async def start(self, spec: EnvironmentSpec, image: str) -> NamespaceEnvironment | BareEnvironment:
+        while True:
+            lease = await self._lease()
+            try:
+                if self._options.mode == "host":
+                    bare = await self._start_bare(lease, spec)
+                    if bare is not None:
+                        return bare
+                    lease.release()
+                    continue
+                session = await self._session(lease)
+                if session is not None:
+                    return await self._start(lease, session, spec)
+            except HostLostError as error:
+                lease.failed(str(error))
+                lease.release()
+                raise
+            except BaseException:
+                lease.release()
+                raise
+            lease.release()
+
+    async def remove(self, image: str) -> None:
+        for host in self._hosts():
+            session = host.last_session
+            for name, key in sorted(self._made.get(image, ())):
+                if name == host.name and session is not None and session.ended is None:
+                    self._layers.forget((name, key))
+                    await self._store(session).remove(key)
+        self._made.pop(image, None)
+
+    async def reap(self, job_id: str) -> Sequence[str]:
+        self._check_hosts()
+        removed: list[str] = []
+        for machine in self._machines().machines:
+            if machine.set_aside is not None:
+                self._context.warn(f"{machine.name}: what the job left there was not looked for: {machine.set_aside}")
+                continue
+            try:
+                if self._options.mode == "host":
+                    removed += await put_back(machine.value, job_id, self._blocking, self._options.lost_after_sec)
+                    continue
+                session = await machine.value.session(self._blocking)
+                removed += await _reap(session, job_id)
+            except (Refused, Unreachable, EnvironmentLostError) as error:
+                self._context.warn(f"what the job left there was not looked for: {error}")
+        return removed
+
+    async def aclose(self) -> None:
+        await asyncio.gather(*(host.aclose() for host in self._hosts() if self._pool is not None))
+        self._blocking.close()
+
+    # --- hosts ---
+
+    def _machines(self) -> Pool[Host]:
+        if self._pool is None:
+            options, base = self._options, self._context.base_dir
+            config = read_ssh_config(_local(options.config, base) if options.config else None)
+            entries = find_hosts(options.hosts, _local(options.host_file, base) if options.host_file else None)
+            login = Login(
+                key=_local(options.identity_file, base) if options.identity_file else None,
+                agent=options.agent,
+                password_file=_local(options.password_file, base) if options.password_file else None,
+                known_hosts=_local(options.known_hosts, base),
+                accept_new=options.unknown_hosts == "accept_new",
+                timeout_sec=options.connect_timeout_sec,
+            )
+            machines = []
+            for entry in entries:
+                host = Host(resolve(entry, config), login, options, self._context.job_id)
+                slots = 1 if options.mode == "host" else entry.slots or options.slots
+                machines.append(Machine(entry.text, host, slots))
+            self._pool = Pool(machines, self._context.warn)
+        return self._pool
+
+    def _hosts(self) -> list[Host]:
+        return [machine.value for machine in self._machines().machines]
+
+    def _check_hosts(self) -> None:
+        """Connect to every host, once, all at a time. One that is merely down is left to the pool."""
+        if isinstance(self._checked, SandboxError):
+            raise self._checked
+        if self._checked:
+            return
+        machines = self._machines().machines
+        with ThreadPoolExecutor(min(len(machines), _MAX_CONNECTING), "rollout-ssh") as threads:
+            faults = list(threads.map(lambda machine: _fault(machine.value, self._options.mode), machines))
+        refused = [str(fault) for fault in faults if isinstance(fault, Refused)]
+        down = [str(fault) for fault in faults if isinstance(fault, Unreachable)]
+        if refused or len(down) == len(machines):
+            self._checked = SandboxError("; ".join([*refused, *down]))
+            raise self._checked
+        for machine, fault in zip(machines, faults, strict=True):
+            if fault is not None:
+                self._context.warn(f"{fault}; the job begins without it")
+                self._machines().failed(machine, str(fault))
+        self._checked = True
+
+    async def _lease(self) -> Lease[Host]:
+        return await self._machines().take()
+
+    async def _session(self, lease: Lease[Host]) -> Session | None:
+        """The host's relay; None when there is none to be had now, which the pool has been told."""
+        try:
+            return await lease.value.session(self._blocking)
+        except Unreachable as error:
+            lease.failed(str(error))
+        except Refused as error:
+            lease.set_aside(str(error))
+        return None
+
+    # --- sandboxes ---
+
+    async def _start_bare(self, lease: Lease[Host], spec: EnvironmentSpec) -> BareEnvironment | None:
+        """None when the host is not to be had, which the pool has been told."""
+
+        def ended(worked: bool) -> None:
+            if not worked:
+                lease.failed("it was lost")
+            lease.release(worked=worked)
+
+        def busy() -> None:
+            self._warn(f"busy {lease.name}", f"{lease.name} is leased to another job: its trials wait for their turn")
+
+        options, job_id = self._options, self._context.job_id
+        try:
+            return await start_bare(
+                lease.value, spec, job_id, self._blocking, options.lost_after_sec, ended, busy, network=self._network(spec)
+            )
+        except Unreachable as error:
+            lease.failed(str(error))
+        except Refused as error:
+            lease.set_aside(str(error))
+        return None
+
+    async def _start(self, lease: Lease[Host], session: Session, spec: EnvironmentSpec) -> NamespaceEnvironment:
+        key = await self._layer(lease.value, session, spec, force=False, sink=None)
+        config = await self._store(session).config(key)
+        self._warn_of(lease.value, spec)
+
+        def ended(worked: bool) -> None:
+            if not worked:
+                lease.failed(session.ended or "it was lost")
+            lease.release(worked=worked)
+
+        return await self._start_sandbox(session, spec, config, None, ended)
+
+    async def _start_sandbox(
+        self, session: Session, spec: EnvironmentSpec, image: layers.ImageConfig, upper: str | None, ended: object = None
+    ) -> NamespaceEnvironment:
+        config = sandbox_config(
+            spec,
+            image,
+            name=f"rollout-{self._context.job_id}-{os.urandom(4).hex()}",
+            network=self._network(spec),
+            groups=session.groups,
+            pids=self._options.pids,
+            tmpfs=self._options.tmpfs,
+            upper=upper,
+        )
+        if ended is None:
+            return await NamespaceEnvironment.start(session, self._blocking, config)
+        return await NamespaceEnvironment.start(session, self._blocking, config, ended)  # type: ignore[arg-type]
+
+    async def _layer(self, host: Host, session: Session, spec: EnvironmentSpec, *, force: bool, sink: OutputSink | None) -> str:
+        """The key of the task's layer on this host, where it is made unless it is there."""
+        recipe = layers.read(spec)
+        if recipe is None:
+            return layers.NO_IMAGE
+        base = "\n".join([session.ids, *session.shown, self._options.rootfs or session.identity])
+        key = layers.layer_key(recipe, spec, base, self._network(spec))
+
+        async def start(plain: EnvironmentSpec, config: layers.ImageConfig, upper: str) -> NamespaceEnvironment:
+            return await self._start_sandbox(session, plain, config, upper)
+
+        async def build() -> str:
+            if await self._store(session).build(key, recipe, start, spec, force=force, sink=sink):
+                self._made.setdefault(self._image(recipe, spec), set()).add((host.name, key))
+            return key
+
+        return await self._layers((host.name, key), build)
+
+    def _image(self, recipe: Recipe, spec: EnvironmentSpec) -> str:
+        """What a layer is called that has another key on each host, because their systems may differ."""
+        return layers.layer_key(recipe, spec, self._options.rootfs or "", self._network(spec))
+
+    def _store(self, session: Session) -> layers.LayerStore:
+        return layers.LayerStore(RemoteDisk(session), session.machine)
+
+    def _network(self, spec: EnvironmentSpec) -> str:
+        return self._options.network or ("none" if spec.network == "none" else "host")
+
+    def _warn_of(self, host: Host, spec: EnvironmentSpec) -> None:
+        session = host.last_session
+        if session is None:
+            return
+        if self._network(spec) == "host" and self._context.concurrency > 1:
+            text = "trials that run on one host at once share its network: two that listen on the same port collide"
+            self._warn("ports", f"type: ssh: {text} (`network: none` in the task, or options.network, separates them)")
+        options = self._options
+        line = unenforced(spec.resources, options.pids, session.groups, tmpfs=options.tmpfs, where=host.name)
+        if line is not None:
+            self._warn(f"limits {host.name}", line)
+
+    def _warn(self, about: str, message: str) -> None:
+        if about not in self._warned:
+            self._warned.add(about)
+            self._context.warn(message)
+
+
+def _local(path: str, base: Path) -> Path:
+    return base / Path(path).expanduser()
+
+
+def _fault(host: Host, mode: Mode) -> SandboxError | None:
+    try:
+        if mode == "host":
+            host.cuts_network = probe(host)
+        else:
+            host.launch()
+    except (Refused, Unreachable) as error:
+        return error
+    return None
+
+
+async def _reap(session: Session, job_id: str) -> list[str]:
+    found = await session.file("leftovers", session.folder, job=job_id)
+    if found["paths"]:
+        await session.remove(*found["paths"])
+    again = await session.file("leftovers", session.folder, job=job_id)
+    return [
+        *(f"sandbox files {session.name}:{path}" for path in found["paths"]),
+        *(f"control group {session.name}:{path}" for path in [*found["groups"], *again["groups"]]),
+    ]

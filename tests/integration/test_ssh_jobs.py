@@ -1,0 +1,86 @@
+"""Whole jobs on other machines: the quickstart in both modes, and engines of the hosts."""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from house.sources import ROOT
+from integration.jobs import rollout, trial_results, write_job, write_task
+from require import require
+from ssh_machines import KEY, KNOWN_HOSTS, NOTHING_LEFT, host, options, wait_until
+
+QUICKSTART = ROOT / "examples" / "quickstart"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _machines() -> None:
+    require("ssh")
+
+
+@pytest.mark.parametrize(("mode", "machines"), [("namespace", (6, 7)), ("host", (17, 18))])
+def test_the_quickstart_scores_on_two_hosts(tmp_path: Path, mode: str, machines: tuple[int, int]) -> None:
+    job = yaml.safe_load((QUICKSTART / "job.yaml").read_text())
+    job["environment"] = {"type": "ssh", "options": options(*machines, mode=mode)}
+    job["agents"] = [{"name": "oracle"}, {"name": "nop"}]
+    job["datasets"][0]["path"] = str(QUICKSTART / "tasks")
+    done = rollout(tmp_path, write_job(tmp_path, job))
+    assert done.returncode == 0, done.stderr
+    results = trial_results(tmp_path / "jobs" / "quickstart").values()
+    rewards = {(result["agent_name"], result["reward"]) for result in results}
+    assert rewards == {("oracle", 1.0), ("nop", 0.0)}
+    for machine in machines:
+        wait_until(machine, NOTHING_LEFT)
+
+
+def test_a_host_runs_as_many_trials_at_once_as_it_has_slots(tmp_path: Path) -> None:
+    for number in range(4):
+        write_task(tmp_path / "tasks" / f"t{number}")
+    agents = [{"name": "slow", "execute": "sleep 0.5"}]
+    path = write_job(tmp_path, {"environment": {"type": "ssh", "options": options(6, slots=1)}, "agents": agents})
+    done = rollout(tmp_path, path)
+    assert done.returncode == 0, done.stderr
+    times = sorted(
+        (result["timestamps"]["agent_execution_started_at"], result["timestamps"]["agent_execution_ended_at"])
+        for result in trial_results(tmp_path / "jobs" / "job").values()
+    )
+    assert all(ended <= started for (_, ended), (started, _) in pairwise(times))
+
+
+def test_the_docker_of_a_host_is_used_through_the_docker_environment(tmp_path: Path) -> None:
+    require("docker")
+    write_task(tmp_path / "tasks" / "one")
+    program = tmp_path / "bin" / "ssh"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F none -i {KEY} -o UserKnownHostsFile={KNOWN_HOSTS} "$@"\n')
+    program.chmod(0o755)
+    engine: dict[str, Any] = {"pull": "never"}
+    environment = {"hosts": [f"{host(6)} slots=2", host(7)], "mode": "docker", "engine": engine}
+    path = write_job(tmp_path, {"environment": {"type": "ssh", "options": environment}, "n_attempts": 3})
+    done = rollout(tmp_path, path, PATH=f"{program.parent}:{os.environ['PATH']}")
+    assert done.returncode == 0, done.stderr
+    results = trial_results(tmp_path / "jobs" / "job").values()
+    assert [result["reward"] for result in results] == [1.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"mode": "docker", "password_file": "secret"}, "environment.options.password_file: mode: docker logs in with the ssh"),
+        ({"mode": "docker", "engine": {"no_such": 1}}, "no_such"),
+        ({"mode": "apptainer"}, "type: apptainer runs on this machine alone"),
+        ({"engine": {"pull": "never"}}, "`engine` goes with `mode: docker`"),
+    ],
+)
+def test_what_an_engine_cannot_do_over_ssh_is_said_in_a_line(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
+    write_task(tmp_path / "tasks" / "one")
+    path = write_job(tmp_path, {"environment": {"type": "ssh", "options": {"hosts": [host(6)], **changes}}})
+    done = rollout(tmp_path, path)
+    assert done.returncode == 2, done.stderr
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
