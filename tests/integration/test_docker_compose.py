@@ -13,8 +13,8 @@ import pytest
 import pytest_asyncio
 
 from require import DOCKER_IMAGE, require, unavailable
-from rollout.core.errors import BuildError, StartError
-from rollout.core.protocols import BackendContext
+from rollout.core.errors import BuildError, EnvironmentLostError, StartError
+from rollout.core.protocols import BackendContext, ServicesEnvironment
 from rollout.core.types import EnvironmentSpec, Resources
 from rollout.testing.environment import ok
 from rollout_docker.backend import DockerBackend
@@ -117,6 +117,34 @@ async def test_services_are_up_and_healthy_reachable_and_gone_afterwards(
     await backend.remove(image)
     assert docker("images", "-q", image) == ""
     assert docker("images", "-q", f"{image.partition(':')[0]}-web") == ""
+
+
+async def test_each_service_can_be_entered_and_its_output_read(backend: DockerBackend, tmp_path: Path) -> None:
+    spec = task(tmp_path)
+    image = await backend.prepare(spec)
+    environment = await backend.start(spec, image)
+    try:
+        assert isinstance(environment, ServicesEnvironment)
+        assert list(environment.services()) == ["web"]
+        web = environment.service("web")
+        assert await ok(web, "cat $PWD/page") == "served\n"
+        (tmp_path / "page").write_text("changed\n")
+        await web.upload(tmp_path / "page", "/web/page")
+        assert await ok(environment, f'python3 -c "{GET}"') == "changed\n"
+        await web.download("/web/page", tmp_path / "copied")
+        assert (tmp_path / "copied").read_text() == "changed\n"
+        said = await environment.service_output("web", 1000)
+        assert b"GET /page" in said
+        assert len(await environment.service_output("web", 10)) == 10
+        await web.stop()
+        assert await ok(environment, f'python3 -c "{GET}"') == "changed\n"
+        with pytest.raises(KeyError):
+            environment.service("nobody")
+    finally:
+        await environment.stop()
+        await backend.remove(image)
+    with pytest.raises(EnvironmentLostError):
+        await ok(web, "true")
 
 
 async def test_without_a_network_services_reach_each_other_and_nothing_else(backend: DockerBackend, tmp_path: Path) -> None:

@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from integration.jobs import rollout as run_job
+from integration.jobs import write_task
 from require import DOCKER_IMAGE, require, unavailable
+from rollout_docker.compose import why_not
 
 TASKS = Path(__file__).parents[2] / "examples" / "quickstart" / "tasks"
 BASE = "python:3.12-bookworm"
@@ -103,3 +106,35 @@ def test_a_killed_job_goes_on_and_leaves_nothing(tmp_path: Path) -> None:
     assert mine() == []
     job_id = json.loads((tmp_path / "jobs" / f"killed-{mark}" / "config.json").read_text())["job_id"]
     assert docker("images", "-q", "--filter", f"label=rollout.job={job_id}") == ""
+
+
+def test_a_task_of_two_services_is_solved_and_the_other_service_leaves_its_log(tmp_path: Path) -> None:
+    if (reason := why_not()) is not None:
+        unavailable("docker-compose", reason)
+    task = write_task(
+        tmp_path / "tasks" / "web",
+        tests="#!/bin/sh\ncurl -s http://web:8000/page | grep -qx served && echo 1 > /logs/verifier/reward.txt\n",
+    )
+    (task / "environment" / "Dockerfile").write_text(f"FROM {DOCKER_IMAGE}\nWORKDIR /app\n")
+    (task / "environment" / "docker-compose.yaml").write_text(
+        f"""
+services:
+  main:
+    depends_on: [web]
+  web:
+    image: {DOCKER_IMAGE}
+    working_dir: /srv
+    command: [sh, -c, "echo served > page; echo key $KEY; exec python3 -u -m http.server 8000"]
+    environment: {{KEY: "${{KEY}}"}}
+"""
+    )
+    (task / "task.toml").write_text('[environment.env]\nKEY = "${WEB_KEY}"\n')
+    job = {"name": "services", "environment": {"type": "docker", "options": {"pull": "never"}}, "agents": [{"name": "oracle"}]}
+    (tmp_path / "job.json").write_text(json.dumps({**job, "datasets": [{"path": "tasks"}]}))
+    done = run_job(tmp_path, "job.json", WEB_KEY="s3cr3t-of-the-web")
+    assert done.returncode == 0, done.stderr
+    (record,) = results(tmp_path / "jobs" / "services").values()
+    assert record["reward"] == 1.0
+    log = (tmp_path / "jobs" / "services" / "oracle" / "tasks" / "web__1" / "services" / "web.log").read_text()
+    assert "GET /page" in log
+    assert "key " in log and "s3cr3t-of-the-web" not in log

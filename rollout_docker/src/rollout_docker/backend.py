@@ -15,6 +15,7 @@ from rollout.core.protocols import (
     GPUS,
     LIVE_STDIO,
     NETWORK_NONE,
+    SERVICES,
     SNAPSHOT,
     BackendContext,
     Environment,
@@ -50,7 +51,7 @@ class DockerBackend:
 
     @property
     def capabilities(self) -> frozenset[str]:
-        found = {EXEC_USER, LIVE_STDIO, NETWORK_NONE, DOCKER_IMAGE, SNAPSHOT}
+        found = {EXEC_USER, LIVE_STDIO, NETWORK_NONE, DOCKER_IMAGE, SNAPSHOT, SERVICES}
         if self._found is not None and any("nvidia" in host.engine.runtimes for host in self._found.found):
             found.add(GPUS)
         return frozenset(found)

@@ -25,6 +25,7 @@ from rollout_docker.program import client_environ, run_program
 MAIN = "main"
 NAMES = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
 _PROJECT = "com.docker.compose.project"
+_SERVICE = "com.docker.compose.service"
 _DOWN_TIMEOUT_SEC = 120.0
 _LATE_SEC = 1.0
 
@@ -101,8 +102,8 @@ class Project:
             if code != 0:
                 raise BuildError(f"the services of task {self._spec.task_name} cannot be built: {said}")
 
-    async def up(self, config: Mapping[str, Any], tag: str, main: Mapping[str, Any]) -> Container:
-        """Start everything and wait until it is healthy; the container of `main`.
+    async def up(self, config: Mapping[str, Any], tag: str, main: Mapping[str, Any]) -> dict[str, Container]:
+        """Start everything and wait until it is healthy; the container of each service, `main` first.
 
         Raises:
             StartError
@@ -112,13 +113,18 @@ class Project:
         code, said = await self._run("up", "--detach", "--wait", "--no-build", "--quiet-pull")
         if code != 0:
             raise StartError(f"the services of task {self._spec.task_name} do not start: {said}")
-        labels = [f"{_PROJECT}={self._name}", f"com.docker.compose.service={MAIN}"]
-        found = await self._engine.call("GET", "/containers/json", query={"filters": json.dumps({"label": labels})})
-        if not found:
+        query = {"filters": json.dumps({"label": [f"{_PROJECT}={self._name}"]})}
+        found = {each["Labels"][_SERVICE]: each for each in await self._engine.call("GET", "/containers/json", query=query)}
+        if MAIN not in found:
             raise StartError(f"the service {MAIN} of task {self._spec.task_name} is not running")
-        details = await self._engine.call("GET", f"/containers/{found[0]['Id']}/json")
-        workdir = self._spec.workdir or details["Config"].get("WorkingDir") or "/"
-        return Container(self._engine, found[0]["Id"], found[0]["Names"][0].lstrip("/"), workdir)
+        containers = {}
+        for service in sorted(found, key=lambda name: (name != MAIN, name)):
+            details = await self._engine.call("GET", f"/containers/{found[service]['Id']}/json")
+            workdir = details["Config"].get("WorkingDir") or "/"
+            if service == MAIN and self._spec.workdir:
+                workdir = self._spec.workdir
+            containers[service] = Container(self._engine, details["Id"], details["Name"].lstrip("/"), workdir)
+        return containers
 
     async def abandon(self) -> None:
         """`down` after an `up` that was cut off: what the engine was making then may appear a moment later."""

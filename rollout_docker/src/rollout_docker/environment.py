@@ -8,8 +8,10 @@ import posixpath
 import re
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 import docker
@@ -28,6 +30,7 @@ from rollout_docker.engine import Refused
 _SPOOLED_BYTES = 4 * 1024 * 1024
 _MIN_STREAM_BYTES = 8 * 1024**3  # what is left out by its size comes over the wire all the same
 _MAX_WAITING_BYTES = 1024 * 1024
+_MAX_LOG_LINES = 100_000
 _KILLED = 137
 _OOM_GRACE_SEC = 0.25
 _REMOVAL_TIMEOUT_SEC = 60.0
@@ -43,14 +46,16 @@ class DockerEnvironment:
         blocking: Blocking,
         oom_kills: Callable[[str], int] | None,
         remove: Callable[[], Awaitable[None]] | None = None,
+        services: Mapping[str, Container] = MappingProxyType({}),
     ) -> None:
-        """`remove`: what ends it, if that is more than the container.
+        """`remove`: what ends it, if that is more than the container. `services`: the task's other containers.
         `oom_kills`: how often the kernel killed in a container for memory; None when it has no limit of memory."""
         self._container = container
         self._blocking = blocking
         self._oom_kills = oom_kills
         self._owners: dict[str, tuple[int, int]] = {}
         self._remove = remove or (lambda: remove_container(container))
+        self._services = {name: DockerEnvironment(each, blocking, None, remove=_nothing) for name, each in services.items()}
         self._stopping: asyncio.Task[None] | None = None
 
     @property
@@ -103,6 +108,16 @@ class DockerEnvironment:
             raise FileNotFoundError(errno.ENOENT, "no such file or folder in the environment", source)
         return cast(TransferReport, report)
 
+    def services(self) -> Sequence[str]:
+        return tuple(self._services)
+
+    def service(self, name: str) -> DockerEnvironment:
+        return self._services[name]
+
+    async def service_output(self, name: str, max_bytes: int) -> bytes:
+        service = self._services[name]
+        return bytes(await service._transfer(lambda: service._output(max_bytes)))
+
     async def stop(self) -> None:
         if self._stopping is None:
             self._stopping = asyncio.ensure_future(self._stop())
@@ -113,7 +128,20 @@ class DockerEnvironment:
         container.gone = container.gone or "it was stopped"
         for running in list(container.running):
             running.lose(EnvironmentLostError("the environment was stopped"))
+        for service in self._services.values():
+            await service.stop()
         await self._remove()
+
+    def _output(self, max_bytes: int) -> bytes:
+        """The end of what the container's own program printed. Blocks."""
+        chunks: deque[bytes] = deque()
+        size = 0
+        for chunk in self._container.engine.sdk.api.logs(self._container.id, stream=True, follow=False, tail=_MAX_LOG_LINES):
+            chunks.append(chunk)
+            size += len(chunk)
+            while size - len(chunks[0]) >= max_bytes:
+                size -= len(chunks.popleft())
+        return b"".join(chunks)[-max_bytes:]
 
     def _check_alive(self) -> None:
         if self._container.gone is not None:
@@ -282,6 +310,10 @@ async def remove_container(container: Container) -> None:
                     return
     except (SandboxError, TimeoutError) as error:
         raise TeardownError(f"container {container.name} cannot be removed: {error or 'the engine takes too long'}") from error
+
+
+async def _nothing() -> None:
+    """A service is removed with its whole task."""
 
 
 def _check_path(path: str) -> None:

@@ -8,7 +8,8 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from rollout.core.aio import Blocking, Once, run_shielded
@@ -221,10 +222,16 @@ class Host:
         return self._environment(spec, container, lambda: remove_container(container), place)
 
     def _environment(
-        self, spec: EnvironmentSpec, container: Container, remove: Callable[[], Awaitable[None]], place: Place
+        self,
+        spec: EnvironmentSpec,
+        container: Container,
+        remove: Callable[[], Awaitable[None]],
+        place: Place,
+        services: Mapping[str, Container] = MappingProxyType({}),
     ) -> DockerEnvironment:
         assert self._oom is not None
-        container.unreachable = place.lost
+        for each in (container, *services.values()):
+            each.unreachable = place.lost
         removing = self._removing(remove)
 
         async def end() -> None:
@@ -234,7 +241,7 @@ class Host:
                 place.free()
 
         limited = spec.resources.memory_bytes is not None
-        return DockerEnvironment(container, self._blocking, self._oom.count if limited else None, end)
+        return DockerEnvironment(container, self._blocking, self._oom.count if limited else None, end, services)
 
     def _removing(self, remove: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
         """The same, remembered for later when it fails."""
@@ -275,7 +282,8 @@ class Host:
         project = self._project(name, spec, image, name)
         main = main_service(self.engine, self._options, spec, job_id=self._context.job_id)
         try:
-            container = await project.up(self._configs[spec.digest], self.images.tag(spec), main)
+            containers = await project.up(self._configs[spec.digest], self.images.tag(spec), main)
+            container = containers.pop(MAIN)
             await container.probe()
         except SandboxError as error:
             await self._removing(project.down)()
@@ -283,7 +291,7 @@ class Host:
         except asyncio.CancelledError:
             await run_shielded(project.abandon())
             raise
-        return self._environment(spec, container, project.down, place)
+        return self._environment(spec, container, project.down, place, containers)
 
     def _project(self, name: str, spec: EnvironmentSpec, image: str, folder: str) -> Project:
         return Project(self.engine, name, spec, image, self._context.work_dir / "compose" / folder)

@@ -42,6 +42,7 @@ LIVE_STDIO = "live_stdio"  # Environment.open works
 NETWORK_NONE = "network_none"  # EnvironmentSpec.network == "none" is enforced
 DOCKER_IMAGE = "docker_image"  # EnvironmentSpec.docker_image can be used
 GPUS = "gpus"  # Resources.gpus is honoured
+SERVICES = "services"  # tasks of several services can be started; their environments are `ServicesEnvironment`s
 SNAPSHOT = "snapshot"  # SnapshotBackend.snapshot works
 
 
@@ -125,6 +126,34 @@ class SharedProcesses(Protocol):
 
     async def kill_everything(self) -> None:
         """Kill every process that was started in the environment, however it was started."""
+        ...
+
+
+@runtime_checkable
+class ServicesEnvironment(Environment, Protocol):
+    """An environment of several services. It is itself the service `main`, in which the agent works.
+
+    Optional: for backends with the capability `services`.
+    """
+
+    def services(self) -> Sequence[str]:
+        """The names of the other services; none for a task that has only one."""
+        ...
+
+    def service(self, name: str) -> Environment:
+        """The sandbox of another service. It ends with the whole: its own `stop` does nothing.
+
+        Raises:
+            KeyError: there is no such service.
+        """
+        ...
+
+    async def service_output(self, name: str, max_bytes: int) -> bytes:
+        """The end of what a service's own program printed, stdout and stderr in one.
+
+        Raises:
+            KeyError, EnvironmentLostError
+        """
         ...
 
 

@@ -41,7 +41,7 @@ from rollout.core.errors import (
     describe,
 )
 from rollout.core.files import make_folder, write_atomic
-from rollout.core.protocols import EXEC_USER, Agent, AgentContext, AgentSession, Environment, TrialView
+from rollout.core.protocols import EXEC_USER, Agent, AgentContext, AgentSession, Environment, ServicesEnvironment, TrialView
 from rollout.core.records import (
     NO_ENVIRONMENT,
     Artifact,
@@ -62,7 +62,7 @@ from rollout.core.trial.installs import SharedInstall
 from rollout.core.trial.isolation import NOBODY, OWN_USER, ROOT_NAMES, Walls, without_git_hooks
 from rollout.core.trial.nowhere import NoEnvironment
 from rollout.core.trial.output import PhaseOutput, TrialLog
-from rollout.core.trial.paths import INSTRUCTION_FILE, LOGS, TESTS, reward_files
+from rollout.core.trial.paths import INSTRUCTION_FILE, LOGS, TESTS, folder_name, reward_files
 from rollout.core.trial.redact import secrets_of, without_literal_secrets, without_secret_options
 from rollout.core.trial.rewards import check_rewards
 from rollout.core.trial.services import Services
@@ -90,6 +90,9 @@ INSTRUCTION_FILE_VARIABLE = "ROLLOUT_TASK_INSTRUCTION_FILE"
 _MAX_VARIABLE_BYTES = 128 * 1024
 _STOP_SEC = 60.0
 _COLLECT_SEC = 600.0
+
+MAX_SERVICE_OUTPUT_BYTES = 16 * 1024 * 1024
+"""How much of what a service's own program printed is kept: the end."""
 
 T = TypeVar("T")
 
@@ -429,6 +432,7 @@ class Rollout:
                 # Somebody waits at a terminal for an interrupted trial to end.
                 seconds = _STOP_SEC if self._cancelled else _COLLECT_SEC
                 await self._attempt("collecting the logs", seconds, self._collect_logs())
+            await self._attempt("keeping what services printed", _STOP_SEC, self._keep_service_output(self.environment))
             await self._attempt("stopping the environment", _STOP_SEC, self.environment.stop(), TeardownError)
             self.environment = None
         if self._outputs:
@@ -626,6 +630,15 @@ class Rollout:
         if report.skipped_count > 5:
             self._warn(f"{report.skipped_count - 5} more files of {LOGS} were left out")
         return report
+
+    async def _keep_service_output(self, environment: Environment) -> None:
+        if not isinstance(environment, ServicesEnvironment):
+            return
+        for name in environment.services():
+            output = await environment.service_output(name, MAX_SERVICE_OUTPUT_BYTES)
+            make_folder(self.directory / "services")
+            text = self._services.redactor.text(output.decode("utf-8", "replace"))
+            write_atomic(self.directory / "services" / f"{folder_name(name)}.log", text.encode())
 
     async def _redact(self, *folders: str) -> None:
         for folder in folders:
