@@ -16,7 +16,16 @@ from rollout_docker.options import DockerOptions
 
 pytestmark = pytest.mark.needs("podman")
 
-_CAPABILITIES = frozenset({protocols.EXEC_USER, protocols.LIVE_STDIO, protocols.NETWORK_NONE, protocols.DOCKER_IMAGE})
+_CAPABILITIES = frozenset(
+    {
+        protocols.EXEC_USER,
+        protocols.LIVE_STDIO,
+        protocols.NETWORK_NONE,
+        protocols.DOCKER_IMAGE,
+        protocols.SERVICES,
+        protocols.SNAPSHOT,
+    }
+)
 _KNOWN_FAILURES = {
     "test_input_that_nobody_reads_does_no_harm": "Podman 4.3 ends a command when it cannot write its input",
     "test_a_background_process_may_go_on_printing": "Podman 4.3 closes a command's output when the command itself ends",

@@ -31,7 +31,7 @@ _MODULES = {
     "rollout.core.protocols": (
         "API_VERSION Agent AgentContext AgentSession BackendContext DOCKER_IMAGE EXEC_USER Environment "
         "EnvironmentBackend Executor GPUS LIVE_STDIO Metric NETWORK_NONE NoOptions Process PythonCall RegistryContext "
-        "RegistrySource RewardFunc SNAPSHOT SharedProcesses SnapshotBackend TrialView Verifier"
+        "RegistrySource RewardFunc SNAPSHOT SharedProcesses ServicesEnvironment SnapshotBackend TrialView Verifier"
     ),
     "rollout.core.records": "AgentSpec Durations ErrorInfo TaskSpec Timeouts Timestamps TrialResult TrialSpec VerifierSpec",
     "rollout.core.trial.rubric": "Rubric",

@@ -90,6 +90,7 @@ from rollout.core.protocols import PythonCall as PythonCall
 from rollout.core.protocols import RegistryContext as RegistryContext
 from rollout.core.protocols import RegistrySource as RegistrySource
 from rollout.core.protocols import RewardFunc as RewardFunc
+from rollout.core.protocols import ServicesEnvironment as ServicesEnvironment
 from rollout.core.protocols import SharedProcesses as SharedProcesses
 from rollout.core.protocols import SnapshotBackend as SnapshotBackend
 from rollout.core.protocols import TrialView as TrialView
