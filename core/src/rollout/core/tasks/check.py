@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from rollout.core.config.load import load_task_config
-from rollout.core.errors import TaskNotFoundError
-from rollout.core.tasks.directory import load_dataset
+from rollout.core.errors import TaskError, TaskNotFoundError
+from rollout.core.tasks.check_dataset import Place, check_dataset, check_verifier, line_of_key
+from rollout.core.tasks.dataset_folder import DatasetFolder
+from rollout.core.tasks.directory import LoadedDataset, load_dataset
 from rollout.core.tasks.task import CONFIG, INSTRUCTION, SOLUTIONS, LoadedTask, examine
 from rollout.core.tasks.tree import walk
 from rollout.core.tasks.verifier_declaration import TEST_SCRIPT
@@ -62,17 +64,51 @@ def check_paths(paths: Sequence[Path]) -> Checked:
     tasks = usable = 0
     findings: list[Finding] = []
     for path in paths:
-        dataset = load_dataset(path)
-        tasks += len(dataset.tasks) + len(dataset.invalid)
-        usable += len(dataset.tasks)
+        try:
+            dataset = load_dataset(path)
+        except TaskNotFoundError:
+            raise
+        except TaskError as unusable:
+            findings.append(_located(str(unusable), path))
+            continue
+        tasks += len(dataset) + (len(dataset.row_faults) if dataset.rows is not None else len(dataset.invalid))
+        usable += len(dataset)
+        findings += _of_dataset(dataset)
+        if dataset.rows is not None:
+            continue
         root = path.resolve()
         for task in dataset.tasks:
             findings += check_task(task, path / task.path.relative_to(root) if task.path.is_relative_to(root) else task.path)
         for folder, error in dataset.invalid:
-            findings += _faults(folder) or [
+            findings += _faults(folder, dataset.folder) or [
                 Finding(severity="error", code="dataset", task=folder.name, file=str(folder), message=_after(str(error), folder))
             ]
     return Checked(tasks, findings, usable)
+
+
+def _of_dataset(dataset: LoadedDataset) -> Iterator[Finding]:
+    """What is odd about the data set as a whole, and what is wrong with its rows."""
+    for place in check_dataset(dataset):
+        yield _finding_at(place, dataset.name)
+    if dataset.rows is not None:
+        for file, error in dataset.invalid:
+            match = re.match(r":(\d+): (.*)", str(error).removeprefix(str(file)), re.DOTALL)
+            line, message = (int(match[1]), match[2]) if match else (None, str(error).removeprefix(f"{file}: "))
+            yield Finding(severity="error", code="row", task=dataset.name, file=str(file), line=line, message=message)
+
+
+def _finding_at(place: Place, task: str) -> Finding:
+    severity: Severity = "error" if place.severity == "error" else "warning"
+    return Finding(severity=severity, code=place.code, task=task, file=str(place.file), line=place.line, message=place.message)
+
+
+def _located(message: str, path: Path) -> Finding:
+    """A data set that cannot be read at all; its message starts with the file, and the line if that is known."""
+    match = re.match(r"(?P<file>[^:]+)(?::(?P<line>\d+))?(?::\d+)?: (?P<what>.*)", message, re.DOTALL)
+    if match is None:
+        return Finding(severity="error", code="dataset", task=path.name, file=str(path), message=message)
+    line = int(match["line"]) if match["line"] else None
+    return Finding(severity="error", code="dataset", task=path.name, file=match["file"], line=line, message=match["what"])
 
 
 def check_task(task: LoadedTask, shown: Path | None = None) -> list[Finding]:
@@ -114,7 +150,7 @@ class _Inspection:
         source = self._read(CONFIG).decode("utf-8", "replace")
         _, in_config = load_task_config(self._root / CONFIG)
         for warning in in_config:
-            yield self._finding("task.toml", CONFIG, warning, _line_of_key(source, warning.partition(":")[0]))
+            yield self._finding("task.toml", CONFIG, warning, line_of_key(source, warning.partition(":")[0]))
         for warning in self._task.warnings[len(in_config) :]:
             yield self._finding("task", "", warning)
 
@@ -141,8 +177,14 @@ class _Inspection:
 
     def _tests(self) -> Iterator[Finding]:
         tests = list(self._below("tests"))
+        if self._task.verifier.plugin == "python":
+            folders = (self._shown, *((self._task.dataset.path,) if self._task.dataset else ()))
+            yield from (
+                _finding_at(place, self._task.name) for place in check_verifier(self._task.verifier, folders, Path(CONFIG))
+            )
         # A test may leave the reward to a program that the environment brings along.
-        if not any(b"reward" in self._read(path).lower() for path in [*tests, *self._below("environment")]):
+        scripted = self._task.verifier.plugin == "script"
+        if scripted and not any(b"reward" in self._read(path).lower() for path in [*tests, *self._below("environment")]):
             yield self._finding("no-reward", TEST_SCRIPT, "nothing writes /logs/verifier/reward.txt or reward.json")
         for path in tests:
             content = self._read(path)
@@ -169,10 +211,10 @@ class _Inspection:
                 )
 
 
-def _faults(folder: Path) -> list[Finding]:
+def _faults(folder: Path, dataset: DatasetFolder | None = None) -> list[Finding]:
     """The faults of a task that cannot be loaded, each with its place."""
     try:
-        faults = examine(folder).faults
+        faults = examine(folder, dataset).faults
     except TaskNotFoundError:
         return []
     findings = []
@@ -207,16 +249,3 @@ def _after(message: str, path: Path) -> str:
 def _line_of(content: bytes, pattern: re.Pattern[bytes]) -> int | None:
     found = pattern.search(content)
     return content.count(b"\n", 0, found.end()) + 1 if found else None
-
-
-def _line_of_key(source: str, path: str) -> int | None:
-    """The line of task.toml where `table.key`, or the table itself, is written."""
-    table = ""
-    for number, line in enumerate(source.splitlines(), start=1):
-        if header := re.match(r"\s*\[+\s*([^\]]+?)\s*\]", line):
-            table = header[1]
-            if table == path:
-                return number
-        elif (key := re.match(r"\s*([\w.\"'-]+)\s*=", line)) and ".".join(filter(None, (table, key[1].strip("\"'")))) == path:
-            return number
-    return None

@@ -85,6 +85,16 @@ class RowDataset:
                 file.seek(offset)
                 yield _id_of(_ID.decode(file.readline()), number)
 
+    def values(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Every row's line in the file and its values as they are written."""
+        wanted = set(self.offsets)
+        with self._open() as file:
+            offset = 0
+            for number, line in enumerate(file, start=1):
+                if offset in wanted:
+                    yield number, _decoded(line)
+                offset += len(line)
+
     def task(self, row: Row) -> Task:
         """A row as Python agents and verifiers see it."""
         path = self.folder.path
@@ -113,18 +123,18 @@ class Renderer:
         """Raises TaskError: a template that cannot be read, or names a field wrongly."""
         config = folder.config
         self._folder = folder.path
-        self._template = _text(folder.path / TEMPLATE)
+        self.template = _text(folder.path / TEMPLATE)
         self._literal = _text(folder.path / INSTRUCTION)
         self._mode = config.template
         self._field = config.instruction_field
         self._metadata_fields: Collection[str] = config.metadata_fields
         self._has_images = config.category == "vlm"
-        said = (self._template, self._literal, self._mode, self._field, list(self._metadata_fields), self._has_images)
+        said = (self.template, self._literal, self._mode, self._field, list(self._metadata_fields), self._has_images)
         self._basis = msgspec.json.encode(said)
 
     @property
     def template_fields(self) -> list[str]:
-        return fields(self._template, self._mode) if self._template is not None else []
+        return fields(self.template, self._mode) if self.template is not None else []
 
     def row(self, line: bytes, number: int) -> Row:
         """One line as a task.
@@ -146,8 +156,8 @@ class Renderer:
 
     def _instruction(self, values: Mapping[str, Any]) -> str:
         """Template, then the field that dataset.toml names, then instruction.md, then the usual fields."""
-        if self._template is not None:
-            return render(self._template, values, self._mode)
+        if self.template is not None:
+            return render(self.template, values, self._mode)
         if self._field is not None:
             if values.get(self._field) is None:
                 raise ValueError(f"has no field {self._field!r}, which dataset.toml names as instruction_field")
