@@ -22,12 +22,14 @@ import yaml
 from pages import ROOT, Block, anchors, blocks, links, pages
 from rollout.cli.main import rollout
 from rollout.core.config.load import load_job, load_task_config
+from rollout.core.episodes import Episode, Task, Trajectory
 from rollout.core.errors import UsageError
 from rollout.core.plugins import decode_options, find
 from rollout.core.records import ErrorInfo
 from rollout.core.sandbox.recipe import parse
 from rollout.core.tasks.registry import Origin, registry_of
 from rollout.core.trial.rewards import parse_reward_json
+from rollout.core.trial.verify_function import evaluate
 
 UNCHECKED = {"text", "markdown"}
 """Output of programs, pictures and prose."""
@@ -64,6 +66,9 @@ def test_yaml_is_a_job_file_or_a_part_of_one(block: Block, tmp_path: Path) -> No
     for metric in config.metrics:
         if metric.type not in _EXAMPLE["rollout.metrics"]:
             decode_options(find("metrics", metric.type), metric.options, "metrics")
+    if (chosen := config.verifier.chosen()) is not None:
+        verifier = find("verifiers", chosen[0])
+        verifier.cls(decode_options(verifier, chosen[1], "verifier"))
     for agent in config.agents:
         if not agent.inline and agent.plugin not in _EXAMPLE["rollout.agents"]:
             decode_options(find("agents", agent.plugin), agent.options, "agents")
@@ -99,6 +104,19 @@ def test_python_compiles_and_its_imports_exist(block: Block) -> None:
     compile(block.text, str(block), "exec")
     for statement in re.findall(r"^(?:from rollout(?:\.[\w.]+)? import .+|import rollout.*)$", block.text, re.MULTILINE):
         exec(statement, {})
+
+
+def test_python_verifiers_of_the_pages_give_verdicts(tmp_path: Path) -> None:
+    shown = [block for block in blocks() if block.title == "tests/evaluate.py" and "sandbox" not in block.text]
+    assert shown
+    for number, block in enumerate(shown):
+        file = tmp_path / f"{number}.py"
+        file.write_text(block.text)
+        for answer, reward in (("42", 1.0), ("41", 0.0)):
+            task = Task(id="t", instruction="Q", metadata={"ground_truth": "42"}).to_dict()
+            episode = Episode(trajectories=[Trajectory(output=answer)]).to_dict()
+            verdict = evaluate(file=str(file), module=None, function="evaluate", task=task, episode=episode, sandbox=False)
+            assert verdict.reward == reward, block
 
 
 @of("bash")

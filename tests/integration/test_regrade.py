@@ -130,7 +130,7 @@ def test_a_folder_that_is_no_jobs_is_refused(tmp_path: Path) -> None:
 
 async def test_a_killed_regrade_is_resumed(tmp_path: Path) -> None:
     names = ("a", "b", "c")
-    job = run(tmp_path, PYTHON, tasks=names)
+    job = run(tmp_path, PYTHON, tasks=names, n_concurrent_trials=1)
     started = tmp_path / "started"
     for name in names:
         hangs = f"    open({str(started)!r}, 'w').close()\n    import time\n    time.sleep(1000)\n" if name == "c" else ""

@@ -86,3 +86,17 @@ def test_a_wrong_reward_stops_the_job_before_anything_starts(tmp_path: Path, ver
     assert why in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "jobs").exists()
+
+
+def test_artifacts_are_kept_and_verified_again_from(tmp_path: Path) -> None:
+    artifacts = 'artifacts = ["answer.txt", {source = "/app/extra", destination = "more", exclude = ["*.tmp"]}]\n'
+    write_task(tmp_path / "tasks/a", toml=artifacts)
+    agent = {"name": "writes", "execute": "echo 42 > answer.txt; mkdir extra; echo a > extra/a; echo b > extra/b.tmp"}
+    run(tmp_path, {}, agent)
+    trial = tmp_path / "jobs/j/writes/tasks/a__1"
+    assert (trial / "artifacts/app/answer.txt").read_text() == "42\n"
+    assert sorted(path.name for path in (trial / "artifacts/more").iterdir()) == ["a"]
+    reward = {"type": "string_match", "options": {"expected": "42", "answer": {"file": "/app/answer.txt"}}}
+    (tmp_path / "other.json").write_text(json.dumps({"rewards": [reward]}))
+    done = rollout(tmp_path, "regrade", "jobs/j", "--verifier", "other.json")
+    assert "1 regraded (0 changed)" in done.stdout, done.stdout + done.stderr

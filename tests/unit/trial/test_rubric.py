@@ -152,7 +152,8 @@ async def test_a_trial_folder_is_scored_by_what_was_kept(tmp_path: Path) -> None
     for name, text in {
         "logs/verifier/reward.txt": "0.5",
         "logs/agent/answer.txt": "Hello World",
-        "artifacts/app/x": "kept",
+        "artifacts/there": "kept",
+        "artifacts/manifest.json": '{"artifacts": [{"source": "/app/x", "destination": "there", "status": "kept"}]}',
     }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from rollout.core.job.regrade import Regraded
 
 
+_WORDS = {"regraded": "regraded", "unchanged": "as they were", "impossible": "cannot be verified again", "failed": "failed"}
+
+
 @click.command("regrade")
 @click.argument("job_dir", type=click.Path(path_type=Path), metavar="JOB_DIR")
 @click.option(
@@ -74,18 +77,12 @@ def command(
     outcomes = run_interruptible(lambda: regrade(job_dir, options, environ, show), lambda text: print(text, file=sys.stderr))
     if outcomes is None:
         return EXIT_INTERRUPTED
-    counts = {
-        what: sum(outcome.what == what for outcome in outcomes) for what in ("regraded", "unchanged", "impossible", "failed")
-    }
+    counts = {what: sum(outcome.what == what for outcome in outcomes) for what in _WORDS}
     if not as_json:
         changed = sum(outcome.what == "regraded" and outcome.before != outcome.after for outcome in outcomes)
-        words = {
-            "regraded": f"regraded ({changed} changed)",
-            "unchanged": "as they were",
-            "impossible": "cannot be",
-            "failed": "failed",
-        }
-        click.echo(", ".join(f"{count} {words[what]}" for what, count in counts.items() if count or what == "regraded"))
+        said = [f"{counts['regraded']} {_WORDS['regraded']} ({changed} changed)"]
+        said += [f"{count} {_WORDS[what]}" for what, count in counts.items() if count and what != "regraded"]
+        click.echo(", ".join(said))
     return 1 if counts["impossible"] or counts["failed"] else 0
 
 

@@ -69,7 +69,7 @@ HINTS: dict[type, dict[str, str]] = {
         "verifier_timeout_multiplier": _ONE_MULTIPLIER,
         "agent_setup_timeout_multiplier": _ONE_MULTIPLIER,
         "environment_build_timeout_multiplier": _ONE_MULTIPLIER,
-        "artifacts": "whatever is in /logs/artifacts is kept",
+        "artifacts": "whatever is in /logs/artifacts is kept, and what a task.toml lists under `artifacts`",
         "plugins": "an installed plugin needs no mention",
         "instruction_path": "the instruction is in $ROLLOUT_TASK_INSTRUCTION and the file $ROLLOUT_TASK_INSTRUCTION_FILE",
         "schema_version": "a job file has no version",

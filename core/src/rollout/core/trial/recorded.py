@@ -17,7 +17,8 @@ from rollout.core.errors import NotKeptError
 from rollout.core.protocols import Process, TrialView
 from rollout.core.records import TrialSpec
 from rollout.core.tasks.view import task_of
-from rollout.core.trial.paths import ARTIFACTS, LOGS, reward_files
+from rollout.core.trial.artifacts import read_manifest
+from rollout.core.trial.paths import LOGS, reward_files
 from rollout.core.trial.python_processes import PythonProcesses
 from rollout.core.types import (
     DEFAULT_TRANSFER_LIMITS,
@@ -70,18 +71,16 @@ class RecordedEnvironment:
 
     def _kept(self, source: str) -> Path | None:
         """Where a file or folder of the environment is now; never outside the trial's folder, never through a link."""
-        inside = os.path.normpath(source).lstrip("/")
-        places = [self._trial_dir / "artifacts" / inside]
-        if inside == "logs" or inside.startswith("logs/"):
-            below = inside.removeprefix("logs").lstrip("/")
-            places = [self._trial_dir / "logs" / below, self._trial_dir / below, *places] if below else [self._trial_dir / "logs"]
-            if source.startswith(f"{ARTIFACTS}/"):
-                places.append(self._trial_dir / "artifacts" / below.removeprefix("artifacts/"))
+        path = os.path.normpath("/" + source.lstrip("/"))
+        inside = path.removeprefix(f"{LOGS}/") if path.startswith(f"{LOGS}/") else None
+        places = [_artifact(self._trial_dir / "artifacts", path)]
+        if path == LOGS:
+            places.append(self._trial_dir / "logs")
+        if inside is not None:
+            places += [self._trial_dir / "logs" / inside, self._trial_dir / inside]
         root = self._trial_dir.resolve()
-        return next(
-            (place for place in places if place.exists() and place.resolve().is_relative_to(root)),
-            None,
-        )
+        there = (place for place in places if place is not None and place.exists())
+        return next((place for place in there if place.resolve().is_relative_to(root)), None)
 
 
 @asynccontextmanager
@@ -149,6 +148,15 @@ def _episode(trial_dir: Path, task: Task, spec: TrialSpec | None) -> Episode:
         name = spec.agent.name if spec is not None else "agent"
         made = Trajectory(uid=spec.trial_id if spec is not None else "", name=name, task=task.id, input=task.text)
         return Episode(id=f"{task.id}:{attempt - 1}", task=task.id, trajectories=[made], task_id=task.id, attempt=attempt)
+
+
+def _artifact(folder: Path, path: str) -> Path | None:
+    """Where an artifact, or something inside one, is now."""
+    for artifact in read_manifest(folder):
+        inside = os.path.relpath(path, artifact.source)
+        if artifact.status == "kept" and inside.partition("/")[0] != "..":
+            return folder / artifact.destination / inside
+    return None
 
 
 def _refuse(what: str) -> Never:
