@@ -16,6 +16,8 @@ from typing import NoReturn
 
 import pytest
 
+import harbor_models
+
 ORDINARY_USER = 65534
 """`nobody`, as whom root tries what an ordinary user may do."""
 
@@ -72,6 +74,11 @@ def _podman() -> str | None:
     return next((missing for command in commands if (missing := _run(*command)) is not None), None)
 
 
+def _atif() -> str | None:
+    """Harbor's models of trajectories: see components/atif.sh."""
+    return harbor_models.missing()
+
+
 def _docker_engines() -> str | None:
     """Engines that the tests start for themselves: see engines.py."""
     if os.geteuid() != 0:
@@ -98,6 +105,7 @@ COMPONENTS: dict[str, Callable[[], str | None]] = {
     "ssh": _ssh,
     "docker-engines": _docker_engines,
     "podman": _podman,
+    "atif": _atif,
 }
 """Component to a probe that says what is missing, or None."""
 

@@ -21,6 +21,7 @@ import yaml
 
 from pages import ROOT, Block, anchors, blocks, links, pages
 from rollout.cli.main import rollout
+from rollout.core.atif import decode_atif
 from rollout.core.config.load import load_job, load_task_config
 from rollout.core.episodes import Episode, Task, Trajectory
 from rollout.core.errors import UsageError
@@ -81,6 +82,8 @@ def test_json_is_what_its_title_says(block: Block) -> None:
         assert registry_of(document, Origin("registry.json")).datasets
     elif block.title == "reward.json":
         assert parse_reward_json(block.text.encode())
+    elif block.title == "trajectory.json":
+        assert decode_atif(block.text.encode()).usage()
     else:
         msgspec.convert(document, ErrorInfo)
 

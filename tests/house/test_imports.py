@@ -25,6 +25,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "pool",
         "sandbox",
         "episodes",
+        "atif",
+        "trajectories",
     ),
     "protocols": ("protocols",),
     "plugins": ("plugins", "plugin_contract", "plugin_hints", "drivers", "hooks", "hook_marker"),

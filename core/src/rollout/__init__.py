@@ -10,6 +10,10 @@ _MODULES = {
     "rollout.api.runner": "EvalItem EvalResult Runner run_dataset",
     "rollout.builtin.rewards": "CodeExecRewardFunc LLMJudgeRewardFunc StringMatchRewardFunc TestRewardFunc",
     "rollout.builtin.script_agent": "ScriptAgent ScriptOptions",
+    "rollout.core.atif": (
+        "AtifAgent AtifFinalMetrics AtifMedia AtifMetrics AtifObservation AtifPart AtifResult AtifStep AtifSubagentRef "
+        "AtifToolCall AtifTrajectory decode_atif"
+    ),
     "rollout.core.config.job": (
         "AgentConfig DatasetConfig EnvironmentConfig ExecutorConfig JobConfig MetricConfig RegistryConfig RetryConfig "
         "RewardConfig RubricConfig VerifierConfig"
@@ -34,6 +38,7 @@ _MODULES = {
         "RegistrySource RewardFunc SNAPSHOT SharedProcesses ServicesEnvironment SnapshotBackend TrialView Verifier"
     ),
     "rollout.core.records": "AgentSpec Durations ErrorInfo TaskSpec Timeouts Timestamps TrialResult TrialSpec VerifierSpec",
+    "rollout.core.trajectories": "TrajectoryBuilder TrajectoryReader TrajectoryReport json_lines",
     "rollout.core.trial.rubric": "Rubric",
     "rollout.core.types": (
         "AgentTurn Command DatasetInfo EnvironmentSpec ExecResult MetricValue OutputSink Resources RewardEvent Score Stream "

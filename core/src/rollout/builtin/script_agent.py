@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any, ClassVar
 
 from rollout.core.errors import AgentInstallError
+from rollout.core.plugins import find
 from rollout.core.protocols import API_VERSION, AgentContext
+from rollout.core.trajectories import TrajectoryReport
 from rollout.core.trial.script import run_script
+from rollout.core.trial.trajectory import read_with
 from rollout.core.types import AgentTurn, ExecResult, Struct
 
 
@@ -18,6 +22,11 @@ class ScriptOptions(Struct, frozen=True, kw_only=True):
     """Script that installs the agent inside the environment."""
     execute: str
     """Script that runs it once."""
+    trajectory: str = "atif"
+    """Reader of the logs that it leaves in /logs/agent; `atif` reads the trajectory.json of an agent that writes one."""
+
+    def __post_init__(self) -> None:
+        find("readers", self.trajectory)
 
 
 class ScriptAgent:
@@ -71,6 +80,10 @@ class ScriptAgent:
 
     async def close(self) -> None:
         pass
+
+    def trajectory(self, logs: Path) -> TrajectoryReport | None:
+        """What the agent's own log says, read by the reader that the options name; another agent names its own."""
+        return read_with(getattr(self.options, "trajectory", "atif"), logs)
 
     async def _run(self, script: str, record: str) -> ExecResult:
         context = self.context

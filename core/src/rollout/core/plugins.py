@@ -22,6 +22,7 @@ KINDS: dict[str, str] = {
     "rewards": "rollout.rewards",
     "metrics": "rollout.metrics",
     "registries": "rollout.registries",
+    "readers": "rollout.readers",
     "executors": "rollout.executors",
     "exporters": "rollout.exporters",
     "commands": "rollout.commands",
@@ -30,7 +31,7 @@ KINDS: dict[str, str] = {
 """Kind of plugin to its entry-point group."""
 
 _SINGULAR = {kind: kind.removesuffix("s") for kind in KINDS} | {"registries": "registry"}
-_CALLABLE_KINDS = ("rewards", "exporters", "commands")
+_CALLABLE_KINDS = ("rewards", "readers", "exporters", "commands")
 _GROUPS = {group: kind for kind, group in KINDS.items()}
 _ALLOWED_VARIABLE = "ROLLOUT_PLUGINS"
 

@@ -318,6 +318,10 @@ class Agent(Protocol):
     start from one installed image where the backend can keep one: `install` is called once, in a sandbox without the
     variables `withheld` (the secrets and the instruction), and not in the trials. Everything else that `install` does, it
     must do inside the sandbox.
+
+    A class may have a method `trajectory(self, logs: Path) -> TrajectoryReport | None`: what the agent did, also when it failed
+    or ran out of time. It is called once, in a thread, when the session is closed and `/logs/agent` was copied to the folder
+    `logs` on the host. What it raises is a warning of the trial.
     """
 
     api_version: ClassVar[tuple[int, int]]

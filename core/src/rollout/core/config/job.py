@@ -148,6 +148,8 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     """Script that installs the agent inside the environment. Bash, unless its first line says otherwise."""
     execute: str | None = None
     """Script that runs the agent; the task is in $ROLLOUT_TASK_INSTRUCTION and the file $ROLLOUT_TASK_INSTRUCTION_FILE."""
+    trajectory: Name | None = None
+    """With `execute`: which reader makes a trajectory of the logs that it leaves in /logs/agent; `rollout plugins readers`."""
     env: dict[str, str] = {}
     """Variables for install and execute. `${VAR}`, `${VAR:-default}` are taken from the host, `$$` is a dollar sign."""
     options: dict[str, Any] = {}
@@ -166,6 +168,8 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
             raise ValueError("`options` belong to a plugin; an agent with `install` or `execute` has none")
         if self.inline and not self.execute:
             raise ValueError("`install` without `execute`: nothing would run the agent")
+        if self.trajectory is not None and not self.inline:
+            raise ValueError("`trajectory` goes with `execute`; an agent plugin knows how its logs are read")
 
     @property
     def inline(self) -> bool:
@@ -177,7 +181,10 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def plugin_options(self) -> dict[str, Any]:
-        return {"install": self.install, "execute": self.execute} if self.inline else self.options
+        if not self.inline:
+            return self.options
+        reader = {"trajectory": self.trajectory} if self.trajectory is not None else {}
+        return {"install": self.install, "execute": self.execute, **reader}
 
 
 class RegistryConfig(Struct, frozen=True, kw_only=True):

@@ -67,6 +67,7 @@ from rollout.core.trial.redact import secrets_of, without_literal_secrets, witho
 from rollout.core.trial.rewards import check_rewards
 from rollout.core.trial.services import Services
 from rollout.core.trial.task_setup import set_up_task
+from rollout.core.trial.trajectory import TRAJECTORY, WorkDone, completed, reported, write_trajectory
 from rollout.core.trial.tries import is_whole, open_folder, read_tries
 from rollout.core.trial.verdict import says_more, write_verdict
 from rollout.core.types import (
@@ -76,6 +77,7 @@ from rollout.core.types import (
     OutputSink,
     Stream,
     TransferReport,
+    Usage,
     VerifyResult,
     primary_reward,
 )
@@ -90,6 +92,7 @@ INSTRUCTION_FILE_VARIABLE = "ROLLOUT_TASK_INSTRUCTION_FILE"
 _MAX_VARIABLE_BYTES = 128 * 1024
 _STOP_SEC = 60.0
 _COLLECT_SEC = 600.0
+_READ_SEC = 120.0
 
 MAX_SERVICE_OUTPUT_BYTES = 16 * 1024 * 1024
 """How much of what a service's own program printed is kept: the end."""
@@ -120,6 +123,7 @@ class Rollout:
         self._agent: Agent | None = None
         self._session: AgentSession | None = None
         self._turn = AgentTurn()
+        self._usage: Usage | None = None
         self._verdict: VerifyResult | None = None
         self._error: ErrorInfo | None = None
         self._cancelled = False
@@ -437,6 +441,8 @@ class Rollout:
             self.environment = None
         if self._outputs:
             await self._attempt("writing what the agent printed", _STOP_SEC, self._close_outputs())
+        if "agent_execution_started_at" in self._times:
+            await self._attempt("reading the trajectory", _READ_SEC, self._keep_trajectory(), AgentError)
         if self._services.redactor:
             await self._attempt("removing secrets", _COLLECT_SEC, self._redact("setup", "agent", "verifier"))
             await self._attempt("removing secrets", _COLLECT_SEC, self._redact_artifacts())
@@ -606,6 +612,29 @@ class Rollout:
             make_folder(folder)
             write_atomic(folder / EPISODE, msgspec.json.format(msgspec.json.encode(self._episode().to_dict()), indent=2))
 
+    async def _keep_trajectory(self) -> None:
+        """Write what the agent did and take its usage from it. A report that cannot be read is a warning, and what Rollout knows
+        by itself is written instead."""
+        assert self._agent is not None
+        report = None
+        try:
+            async with deadline(_READ_SEC / 2, AgentError, "reading the trajectory"):
+                with foreign(AgentError, "reading the trajectory"):
+                    report = await reported(self._agent, self.directory / "logs" / "agent")
+        except AgentError as error:
+            self._warn(str(error))
+        self._usage = self._turn.usage or (report.trajectory.usage() if report is not None else None) or self._usage
+        work = WorkDone(
+            spec=self.spec,
+            instruction=self._instruction,
+            turn=self._turn,
+            usage=self._usage,
+            error=self._error,
+            started_at=self._times.get("agent_execution_started_at"),
+            ended_at=self._times.get("agent_execution_ended_at"),
+        )
+        write_trajectory(self.directory / TRAJECTORY, completed(report, work), self._services.redactor.text)
+
     async def _bring_tests(self, view: TrialView) -> None:
         if self._walls is None:
             return
@@ -705,7 +734,7 @@ class Rollout:
         """What came of the trial so far."""
         spec = self.spec
         rewards = {} if self._verdict is None or self._cancelled else self._verdict.rewards
-        usage = self._turn.usage
+        usage = self._usage
         return TrialResult(
             trial_id=spec.trial_id,
             task_name=spec.task.name,
