@@ -1,4 +1,4 @@
-"""`rollout tasks init` and `rollout tasks check`."""
+"""`rollout tasks init`, `rollout tasks check` and `rollout tasks migrate`."""
 
 from __future__ import annotations
 
@@ -80,6 +80,28 @@ def check(
             click.echo(str(finding))
         click.echo(f"{_count(checked.tasks, 'task')}, {_count(errors, 'error')}, {_count(warnings, 'warning')}")
     return 1 if errors else 0
+
+
+@command.command()
+@click.argument("source", type=click.Path(path_type=Path))
+@click.option("--to", "target", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Folder for the new tasks.")
+def migrate(source: Path, target: Path) -> None:
+    """Write the Terminal-Bench 1 tasks (task.yaml) at or below SOURCE as task folders of today.
+
+    SOURCE is left as it is. Tasks of Harbor and rLLM need no migration: they are read as they stand.
+    """
+    from rollout.core.errors import TaskError
+    from rollout.core.tasks.migrate import migrate as migrate_tasks
+
+    try:
+        done = migrate_tasks(source, target)
+    except TaskError as error:
+        raise UsageError(str(error)) from error
+    for task in done:
+        click.echo(str(task.folder))
+        for note in task.notes:
+            click.echo(f"  note: {note}")
+    click.echo(f"{_count(len(done), 'task')}; check with: rollout tasks check {target}")
 
 
 def _count(number: int, what: str) -> str:
