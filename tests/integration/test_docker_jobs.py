@@ -128,7 +128,10 @@ services:
     environment: {{KEY: "${{KEY}}"}}
 """
     )
-    (task / "task.toml").write_text('[environment.env]\nKEY = "${WEB_KEY}"\n')
+    (task / "task.toml").write_text(
+        'artifacts = ["/app/own", {source = "/srv/made", service = "web"}]\n[environment.env]\nKEY = "${WEB_KEY}"\n'
+        '[[verifier.collect]]\ncommand = "echo by the hook > made"\nservice = "web"\n'
+    )
     job = {"name": "services", "environment": {"type": "docker", "options": {"pull": "never"}}, "agents": [{"name": "oracle"}]}
     (tmp_path / "job.json").write_text(json.dumps({**job, "datasets": [{"path": "tasks"}]}))
     done = run_job(tmp_path, "job.json", WEB_KEY="s3cr3t-of-the-web")
@@ -138,3 +141,24 @@ services:
     log = (tmp_path / "jobs" / "services" / "oracle" / "tasks" / "web__1" / "services" / "web.log").read_text()
     assert "GET /page" in log
     assert "key " in log and "s3cr3t-of-the-web" not in log
+    artifacts = tmp_path / "jobs" / "services" / "oracle" / "tasks" / "web__1" / "artifacts"
+    assert (artifacts / "srv" / "made").read_text() == "by the hook\n"
+    statuses = {item["source"]: item["status"] for item in json.loads((artifacts / "manifest.json").read_text())["artifacts"]}
+    assert statuses == {"/app/own": "missing", "/srv/made": "kept"}
+
+
+def test_a_service_that_the_task_does_not_have_is_said_in_the_manifest_and_elsewhere_refused(tmp_path: Path) -> None:
+    task = write_task(tmp_path / "tasks" / "alone")
+    (task / "environment" / "Dockerfile").write_text(f"FROM {DOCKER_IMAGE}\nWORKDIR /app\n")
+    (task / "task.toml").write_text('artifacts = [{source = "/made", service = "db"}]\n')
+    job = {"name": "alone", "agents": [{"name": "oracle"}], "datasets": [{"path": "tasks"}]}
+    (tmp_path / "job.json").write_text(json.dumps({**job, "environment": {"type": "docker", "options": {"pull": "never"}}}))
+    done = run_job(tmp_path, "job.json")
+    assert done.returncode == 0, done.stderr
+    (record,) = results(tmp_path / "jobs" / "alone").values()
+    assert record["reward"] == 1.0
+    assert any("no service 'db'" in warning for warning in record["warnings"])
+    (tmp_path / "job.json").write_text(json.dumps({**job, "environment": {"type": "local"}}))
+    refused = run_job(tmp_path, "job.json", "--fresh")
+    assert refused.returncode == 2
+    assert "cannot start the service db" in refused.stderr

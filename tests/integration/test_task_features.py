@@ -245,7 +245,7 @@ def test_a_service_that_no_environment_has_is_refused(tmp_path: Path, toml: str)
     write_task(tmp_path / "tasks/one", toml=toml)
     done = rollout(tmp_path, write_job(tmp_path, {}))
     assert done.returncode == 2
-    assert "needs artifacts of the service db" in done.stderr
+    assert "cannot start the service db" in done.stderr
 
 
 def test_results_are_in_the_index_of_the_job_too(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from rollout.core.quantity import Quantity, parse_bytes, parse_cpus
-from rollout.core.records import MAIN_SERVICE, Artifact, CollectHook, Healthcheck, Timeout
+from rollout.core.records import Artifact, CollectHook, Healthcheck, Timeout
 from rollout.core.types import Struct
 
 
@@ -141,10 +141,7 @@ class TaskConfig(Struct, frozen=True, kw_only=True):
             'network_mode = "allowlist"': "allowlist"
             in (self.environment.network_mode, self.agent.network_mode, self.verifier.network_mode),
         }
-        services = {item.service for item in self.kept_artifacts} | {hook.service for hook in self.verifier.collect}
-        return [name for name, value in wanted.items() if value] + [
-            f"artifacts of the service {name}" for name in sorted(services - {MAIN_SERVICE})
-        ]
+        return [name for name, value in wanted.items() if value]
 
     def __post_init__(self) -> None:
         self.kept_artifacts  # noqa: B018 - a path that cannot be kept is an error of the file

@@ -30,11 +30,12 @@ from rollout.core.protocols import (
     EXEC_USER,
     GPUS,
     NETWORK_NONE,
+    SERVICES,
     BackendContext,
     EnvironmentBackend,
     RegistryContext,
 )
-from rollout.core.records import NO_ENVIRONMENT, AgentSpec
+from rollout.core.records import MAIN_SERVICE, NO_ENVIRONMENT, AgentSpec
 from rollout.core.tasks.cache import cache_dir
 from rollout.core.tasks.dataset_folder import DATASET
 from rollout.core.tasks.directory import LoadedDataset, load_dataset
@@ -404,6 +405,8 @@ class _Planner:
             if user in ROOT_NAMES or user == task.verifier.user:
                 whose = "the verifier's too" if user == task.verifier.user else "root"
                 raise TaskError(f"`isolation: {task.isolation}` needs a user of its own for the agent, and {user} is {whose}")
+        services = {item.service for item in task.spec.artifacts} | {hook.service for hook in task.spec.collect}
+        services.discard(MAIN_SERVICE)
         named_users = (users | {task.verifier.user}) - {None}
         has = backend.capabilities
         for environment in task.environments:
@@ -412,6 +415,7 @@ class _Planner:
                 EXEC_USER: (own_user or named_users, separation if own_user else "run commands as another user"),
                 NETWORK_NONE: (environment.network == "none", "cut the network off"),
                 GPUS: (environment.resources.gpus, "give GPUs to a trial"),
+                SERVICES: (services, f"start the service {', '.join(sorted(services))}"),
                 DOCKER_IMAGE: (
                     environment.docker_image and not environment.directory,
                     f"use the image {environment.docker_image}",

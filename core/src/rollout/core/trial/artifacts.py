@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from rollout.core.errors import TransferError, VerifierError
 from rollout.core.files import make_folder, write_atomic
-from rollout.core.protocols import Environment
-from rollout.core.records import MANIFEST, Artifact, to_json
+from rollout.core.protocols import Environment, ServicesEnvironment
+from rollout.core.records import MAIN_SERVICE, MANIFEST, Artifact, to_json
 from rollout.core.trial.isolation import host_place
 from rollout.core.types import DEFAULT_TRANSFER_LIMITS, Command, Struct
 
@@ -55,6 +55,20 @@ class Manifest(Struct, frozen=True, kw_only=True):
     """`artifacts/manifest.json`."""
 
     artifacts: list[KeptArtifact]
+
+
+def service_of(environment: Environment, name: str) -> Environment:
+    """The sandbox of one of the task's services.
+
+    Raises:
+        TransferError: the task has no such service.
+    """
+    if name == MAIN_SERVICE:
+        return environment
+    others = environment.services() if isinstance(environment, ServicesEnvironment) else ()
+    if not isinstance(environment, ServicesEnvironment) or name not in others:
+        raise TransferError(f"the task has no service {name!r}; it has {', '.join((MAIN_SERVICE, *others))}")
+    return environment.service(name)
 
 
 async def working_directory(environment: Environment, workdir: str | None) -> str:
@@ -128,7 +142,7 @@ async def _keep(environment: Environment, artifact: Artifact, folder: Path, work
         limits = replace(limits, exclude=tuple(artifact.exclude))
     make_folder(target.parent)
     try:
-        report = await environment.download(source, target, limits)
+        report = await service_of(environment, artifact.service).download(source, target, limits)
     except FileNotFoundError:
         return item
     except TransferError as error:

@@ -43,6 +43,7 @@ from rollout.core.errors import (
 from rollout.core.files import make_folder, write_atomic
 from rollout.core.protocols import EXEC_USER, Agent, AgentContext, AgentSession, Environment, ServicesEnvironment, TrialView
 from rollout.core.records import (
+    MAIN_SERVICE,
     NO_ENVIRONMENT,
     Artifact,
     Durations,
@@ -55,7 +56,7 @@ from rollout.core.records import (
     to_json,
 )
 from rollout.core.tasks.view import task_of
-from rollout.core.trial.artifacts import KeptArtifact, bring_artifacts, keep_artifacts, working_directory
+from rollout.core.trial.artifacts import KeptArtifact, bring_artifacts, keep_artifacts, service_of, working_directory
 from rollout.core.trial.deadlines import deadline, foreign
 from rollout.core.trial.healthcheck import wait_until_healthy
 from rollout.core.trial.installs import SharedInstall
@@ -344,16 +345,16 @@ class Rollout:
         for hook in self.spec.task.collect:
             command = Command(
                 argv=("sh", "-c", hook.command),
-                cwd=self.spec.environment.workdir,
+                cwd=self.spec.environment.workdir if hook.service == MAIN_SERVICE else None,
                 user=None if hook.user is None else str(hook.user),
                 timeout_sec=hook.timeout_sec,
             )
             try:
                 with foreign(SandboxError, f"collecting with `{hook.command}`"):
-                    result = await environment.exec(command)
+                    result = await service_of(environment, hook.service).exec(command)
                 if result.exit_code:
                     self._warn(f"collecting with `{hook.command}`: exit code {result.exit_code}")
-            except CommandTimeoutError as error:
+            except (CommandTimeoutError, TransferError) as error:
                 self._warn(f"collecting with `{hook.command}`: {error}")
 
     async def _keep_artifacts(self, environment: Environment, artifacts: Sequence[Artifact]) -> list[KeptArtifact]:
