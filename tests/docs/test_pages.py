@@ -22,7 +22,7 @@ import yaml
 from pages import ROOT, Block, anchors, blocks, links, pages
 from rollout.cli.main import rollout
 from rollout.core.atif import decode_atif
-from rollout.core.config.load import load_job, load_task_config
+from rollout.core.config.load import load_dataset_file, load_job, load_task_config
 from rollout.core.episodes import Episode, Task, Trajectory
 from rollout.core.errors import UsageError
 from rollout.core.plugins import decode_options, find
@@ -91,10 +91,12 @@ def test_json_is_what_its_title_says(block: Block) -> None:
 @of("toml")
 def test_toml_is_a_task_or_parses(block: Block, tmp_path: Path) -> None:
     tomli.loads(block.text)
+    path = tmp_path / "page.toml"
+    path.write_text(block.text)
     if block.title == "task.toml":
-        path = tmp_path / "task.toml"
-        path.write_text(block.text)
         assert load_task_config(path)[1] == ()
+    elif block.title == "dataset.toml":
+        assert load_dataset_file(path)[1] == ()
 
 
 @of("dockerfile")
@@ -107,6 +109,24 @@ def test_python_compiles_and_its_imports_exist(block: Block) -> None:
     compile(block.text, str(block), "exec")
     for statement in re.findall(r"^(?:from rollout(?:\.[\w.]+)? import .+|import rollout.*)$", block.text, re.MULTILINE):
         exec(statement, {})
+
+
+def test_the_data_set_of_the_page_runs(tmp_path: Path) -> None:
+    """Its blocks are files: together they are a data set, a flow and a job, which gives full reward."""
+    inside = ("dataset.toml", "data/test.jsonl", "instruction.md.tpl", "tests/evaluate.py")
+    for block in blocks():
+        if block.page == "docs/datasets.md" and block.title:
+            path = tmp_path / ("sums" if block.title in inside else "") / block.title
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.text)
+    environ = {**os.environ, "ROLLOUT_CACHE_DIR": str(tmp_path / "cache")}
+    run = [sys.executable, "-m", "rollout", "job.yaml", "--fail-under", "mean=1.0"]
+    done = subprocess.run(run, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1.000 (n=2)" in done.stdout
+    script = next(block.text for block in blocks() if block.page == "docs/datasets.md" and "BenchmarkLoader" in block.text)
+    said = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    assert said.stdout.split() == ["True", "1.0", "1.0", "{1:", "1.0,", "2:", "1.0}", "0"], said.stderr
 
 
 def test_python_verifiers_of_the_pages_give_verdicts(tmp_path: Path) -> None:
