@@ -145,3 +145,20 @@ async def test_a_killed_regrade_is_resumed(tmp_path: Path) -> None:
     (tmp_path / "tasks/c/tests/evaluate.py").write_text("def evaluate(task): return 0.5\n")
     done = rollout(tmp_path, "regrade", job)
     assert done.stdout.splitlines()[-1] == "1 regraded (1 changed), 2 as they were"
+
+
+def test_a_separate_verifiers_script_is_run_again_on_the_artifacts(tmp_path: Path) -> None:
+    tests = "#!/bin/bash\necho checked\ngrep -q 42 /app/answer.txt && echo 1 > /logs/verifier/reward.txt\n"
+    write_task(tmp_path / "tasks/a", tests=tests, toml='artifacts = ["/app"]\n')
+    agent = {"name": "writes", "execute": "echo 42 > answer.txt; echo seen > /logs/agent/note"}
+    job = write_job(tmp_path, {"agents": [agent], "isolation": "separate"})
+    assert rollout(tmp_path, job, "--name", "j", "-q").returncode == 0
+    stricter = "#!/bin/bash\ncat /logs/agent/note\ngrep -q 43 /app/answer.txt; echo $((1-$?)) > /logs/verifier/reward.txt\n"
+    (tmp_path / "tasks/a/tests/test.sh").write_text(stricter)
+    done = rollout(tmp_path, "regrade", "jobs/j")
+    assert "writes/tasks/a__1: 1 -> 0" in done.stdout, done.stdout + done.stderr
+    trial = tmp_path / "jobs/j/writes/tasks/a__1"
+    assert (trial / "regrades/1/verifier/stdout.txt").read_text() == "seen\n"
+    assert (trial / "verifier/stdout.txt").read_text() == "checked\n"
+    assert verdicts(tmp_path / "jobs/j")["writes/tasks/a__1"]["reward_source"] == "/logs/verifier/reward.txt"
+    assert list((tmp_path / "cache/work").iterdir()) == []

@@ -27,7 +27,7 @@ from rollout.core.records import TrialResult
 from rollout.core.tasks.directory import LoadedDataset
 from rollout.core.trial.coercion import eval_output
 from rollout.core.trial.live import live
-from rollout.core.trial.rollout import EPISODE
+from rollout.core.trial.recorded import EPISODE
 from rollout.core.types import VerifyResult
 
 _DEFAULT_CONCURRENCY = 64
@@ -231,7 +231,7 @@ def _name_of(flow: Any) -> str:
 def _episode(directory: Path, result: TrialResult) -> Episode:
     """A trial's episode with what came of it."""
     try:
-        recorded = msgspec.json.decode((directory / result.trial_id / "agent" / EPISODE).read_bytes())
+        recorded = msgspec.json.decode((directory / result.trial_id / EPISODE).read_bytes())
         episode = Episode.from_dict(recorded)
     except FileNotFoundError:
         made = Trajectory(uid=result.trial_id, name=result.agent_name, task=result.task_name)

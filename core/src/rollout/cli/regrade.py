@@ -42,9 +42,10 @@ def command(
 ) -> int:
     """Verify the trials of an earlier job again, with today's tests or with another verifier.
 
-    It works from what was kept: the agent's answer, its trajectory, its logs and artifacts. A verifier that needs
-    the environment itself cannot be repeated; such trials are listed with the reason. The old verdicts stay in the
-    records. An interrupted regrade is resumed by the same command.
+    It works from what was kept: the agent's answer, its episode, its logs and artifacts. A verifier that needs an
+    environment gets a fresh one where the trial had a separate verifier; otherwise the trial is listed with the
+    reason why it cannot be verified again. The old verdicts stay in the records. An interrupted regrade is resumed
+    by the same command.
 
     \b
     Exit code: 0 every trial has a verdict of this verifier; 1 some have not; 2 nothing

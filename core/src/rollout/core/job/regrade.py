@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -30,13 +32,15 @@ from rollout.core.errors import (
     VerifierTimeoutError,
     boundary,
 )
-from rollout.core.files import make_folder, write_atomic
+from rollout.core.files import write_atomic
 from rollout.core.job.report import load_report
 from rollout.core.job.results import JobResult
+from rollout.core.job.single import services_for
 from rollout.core.job.store import CONFIG, RESULT, JobStore, StoredTrial, read_json, read_trials
 from rollout.core.job.task_planner import fingerprint_of
 from rollout.core.plugins import decode_options, find
-from rollout.core.records import EarlierVerdict, TrialResult, TrialSpec, VerifierSpec, to_json
+from rollout.core.protocols import Verifier
+from rollout.core.records import MANIFEST, EarlierVerdict, TrialResult, TrialSpec, VerifierSpec, to_json
 from rollout.core.tasks.task import load_task
 from rollout.core.tasks.tree import tree_digest
 from rollout.core.trial.deadlines import deadline, foreign
@@ -45,6 +49,8 @@ from rollout.core.trial.python_processes import PythonProcesses
 from rollout.core.trial.recorded import read_spec, recorded_view
 from rollout.core.trial.redact import Redactor, secrets_of
 from rollout.core.trial.rewards import check_rewards
+from rollout.core.trial.rollout import Rollout
+from rollout.core.trial.services import Services
 from rollout.core.trial.verdict import write_verdict
 from rollout.core.types import Struct, VerifyResult, primary_reward
 
@@ -120,6 +126,9 @@ class _Regrade:
         self._job_verifier = job_verifier
         self._python = PythonProcesses(environ=environ)
         self._digests: dict[Path, str] = {}
+        self._resources = AsyncExitStack()
+        self._opening = asyncio.Lock()
+        self._services: Services | None = None
         if options.verifier is not None:
             chosen = options.verifier.chosen()
             if chosen is None:
@@ -148,6 +157,7 @@ class _Regrade:
         return done
 
     async def aclose(self) -> None:
+        await self._resources.aclose()
         await self._python.aclose()
 
     def _trials(self) -> Iterator[StoredTrial]:
@@ -184,28 +194,48 @@ class _Regrade:
         if result.verifier == key and result.status == "scored" and not self._options.again:
             return Regraded(trial_id=trial.trial_id, what="unchanged", before=before, after=before)
         log_dir = _next_folder(folder / REGRADES)
+        now = msgspec.structs.replace(spec, verifier=verifier, directory=str(log_dir))
         redactor = Redactor(secrets_of((verifier.env, spec.agent.env if verifier.agent_env else {}), self._environ))
-        output = PhaseOutput(log_dir, redactor)
         began, started_at = time.monotonic(), datetime.now(UTC)
-        try:
-            async with deadline(spec.timeouts.verifier_sec, VerifierTimeoutError, "the verifier"):
-                with foreign(VerifierError, "verification", VerifierTimeoutError):
-                    env = self._expanded(verifier, spec)
-                    now = msgspec.structs.replace(spec, verifier=verifier)
-                    view = recorded_view(folder, now, self._python, env, output, log_dir)
-                    verdict: VerifyResult = await plugin.cls(decoded).verify(view)
-                    verdict = msgspec.structs.replace(verdict, rewards=check_rewards(verdict.rewards))
-        except SandboxError as error:
-            raise NotKeptError(str(error)) from error
-        finally:
-            output.close()
+        looks = getattr(plugin.cls(decoded), "needs_environment", True)
+        if looks and spec.isolation == "separate" and (folder / "artifacts" / MANIFEST).is_file():
+            verdict = await self._in_fresh_environment(now, folder, redactor)
+        else:
+            verdict = await self._from_records(now, folder, log_dir, plugin.cls(decoded), redactor)
         seconds = round(time.monotonic() - began, 6)
         again = _with_verdict(result, verdict, key, started_at, seconds)
-        make_folder(log_dir)
         write_verdict(log_dir, verdict, redactor)
         write_atomic(folder / "result.json", to_json(again))
         self._store.add_trial(again)
         return Regraded(trial_id=trial.trial_id, what="regraded", before=before, after=again.reward)
+
+    async def _from_records(
+        self, spec: TrialSpec, folder: Path, log_dir: Path, verifier: Verifier, redactor: Redactor
+    ) -> VerifyResult:
+        """What the verifier says of the trial's folder, without an environment."""
+        output = PhaseOutput(log_dir, redactor)
+        try:
+            async with deadline(spec.timeouts.verifier_sec, VerifierTimeoutError, "the verifier"):
+                with foreign(VerifierError, "verification", VerifierTimeoutError):
+                    env = self._expanded(spec.verifier, spec)
+                    verdict = await verifier.verify(recorded_view(folder, spec, self._python, env, output, log_dir))
+                    return msgspec.structs.replace(verdict, rewards=check_rewards(verdict.rewards))
+        except SandboxError as error:
+            raise NotKeptError(str(error)) from error
+        finally:
+            output.close()
+
+    async def _in_fresh_environment(self, spec: TrialSpec, folder: Path, redactor: Redactor) -> VerifyResult:
+        """What the verifier says in an environment of its own, as a separate verifier's: the artifacts are all it gets."""
+        async with self._opening:
+            if self._services is None:
+                self._services = await self._resources.enter_async_context(
+                    services_for(spec, self._environ, scratch="regrade", concurrency=self._options.concurrency)
+                )
+        services = replace(self._services, redactor=redactor, _agents={}, _verifiers={})
+        for environment in spec.environments:
+            services.backend.check(environment)
+        return await Rollout(spec, services).verify_again(folder)
 
     def _verifier(self, spec: TrialSpec) -> VerifierSpec:
         """What verifies the trial now: as told, else the job's own, else what its task declares today."""
@@ -294,8 +324,8 @@ def _with_verdict(result: TrialResult, verdict: VerifyResult, key: str, started_
         verified_at=result.timestamps.verifier_ended_at,
     )
     agents_error = result.error if result.error is not None and result.error.phase in ("execute", "disconnect") else None
-    replace = msgspec.structs.replace
-    return replace(
+    changed = msgspec.structs.replace
+    return changed(
         result,
         status="scored",
         reward=primary_reward(verdict.rewards),
@@ -306,8 +336,8 @@ def _with_verdict(result: TrialResult, verdict: VerifyResult, key: str, started_
         earlier_verdicts=(*result.earlier_verdicts, earlier),
         verifier=key,
         warnings=(*result.warnings, *verdict.warnings),
-        durations=replace(result.durations, verifier_sec=seconds),
-        timestamps=replace(result.timestamps, verifier_started_at=started_at, verifier_ended_at=datetime.now(UTC)),
+        durations=changed(result.durations, verifier_sec=seconds),
+        timestamps=changed(result.timestamps, verifier_started_at=started_at, verifier_ended_at=datetime.now(UTC)),
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -46,56 +47,64 @@ async def run_spec(spec: TrialSpec, environ: Mapping[str, str] = os.environ) -> 
         UsageError and its kinds: the spec names a plugin or options that this machine does not have.
         StoreError
     """
+    async with services_for(spec, environ, scratch=spec.trial_id) as services:
+        for environment in spec.environments:
+            services.backend.check(environment)
+        for plugin, _ in (services.agent(spec.agent), services.verifier(spec.verifier)):
+            services.plugins[plugin.info.dist] = plugin.info.version
+        return await Rollout(spec, services).run()
+
+
+@asynccontextmanager
+async def services_for(
+    spec: TrialSpec, environ: Mapping[str, str], *, scratch: str, concurrency: int = 1
+) -> AsyncIterator[Services]:
+    """A backend of its own, and what else trials need, for trials in environments like those of `spec`.
+
+    `scratch`: what the backend's scratch folder is called after.
+
+    Raises:
+        UsageError and its kinds: the spec names an environment or options that this machine does not have.
+    """
     plugin = find("environments", spec.environment_type)
     options = decode_options(plugin, spec.environment_options, "environment")
     cache = cache_dir(environ)
     context = BackendContext(
         job_id=spec.job_id,
-        work_dir=cache / "work" / environment_name(spec.job_id, unique=short_hash(spec.trial_id)),
+        work_dir=cache / "work" / environment_name(spec.job_id, unique=short_hash(scratch)),
         cache_dir=cache / spec.environment_type,
-        concurrency=1,
+        concurrency=concurrency,
         private_paths=(_jobs_dir(spec), Path(spec.task.path).absolute().parent, cache),
         base_dir=Path(spec.base_dir),
         delete=False,
     )
     backend: EnvironmentBackend = plugin.cls(options, context)
-    try:
-        return await _run_on(backend, spec, {plugin.info.dist: plugin.info.version}, environ)
-    finally:
-        await run_shielded(backend.aclose())
-        shutil.rmtree(context.work_dir, ignore_errors=True)
-
-
-async def _run_on(
-    backend: EnvironmentBackend, spec: TrialSpec, plugins: dict[str, str], environ: Mapping[str, str]
-) -> TrialResult:
-    for environment in spec.environments:
-        backend.check(environment)
     blocks = (spec.agent.env, spec.verifier.env, spec.task.env, *(environment.env for environment in spec.environments))
     redactor = Redactor(secrets_of(blocks, environ))
+    logs = Path(spec.directory) / "images"
     images = Images(
         backend,
         force=False,
         delete=False,
-        logs=Path(spec.directory) / "images",
+        logs=logs,
         redactor=redactor,
         users=Counter(environment.digest for environment in spec.environments),
     )
     services = Services(
         backend=backend,
         images=images,
-        installs=Installs(backend, images, force=False, logs=Path(spec.directory) / "images", redactor=redactor),
+        installs=Installs(backend, images, force=False, logs=logs, redactor=redactor),
         hooks=HookBus.load(environ),
         environ=environ,
         redactor=redactor,
-        plugins=plugins,
+        plugins={plugin.info.dist: plugin.info.version},
     )
-    for plugin, _ in (services.agent(spec.agent), services.verifier(spec.verifier)):
-        plugins[plugin.info.dist] = plugin.info.version
     try:
-        return await Rollout(spec, services).run()
+        yield services
     finally:
         await run_shielded(services.aclose())
+        await run_shielded(backend.aclose())
+        shutil.rmtree(context.work_dir, ignore_errors=True)
 
 
 def _jobs_dir(spec: TrialSpec) -> Path:

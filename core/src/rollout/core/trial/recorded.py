@@ -30,6 +30,7 @@ from rollout.core.types import (
 )
 
 EPISODE = "agent/episode.json"
+"""In a trial's folder: what an agent told of its work, as rollout.Episode."""
 
 
 class RecordedEnvironment:
@@ -140,14 +141,21 @@ def recorded_view(
     )
 
 
-def _episode(trial_dir: Path, task: Task, spec: TrialSpec | None) -> Episode:
-    attempt = spec.attempt if spec is not None else 1
+def read_episode(trial_dir: Path) -> Episode | None:
+    """What the agent told of its work; None when it told nothing."""
     try:
         return Episode.from_dict(msgspec.json.decode((trial_dir / EPISODE).read_bytes()))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        name = spec.agent.name if spec is not None else "agent"
-        made = Trajectory(uid=spec.trial_id if spec is not None else "", name=name, task=task.id, input=task.text)
-        return Episode(id=f"{task.id}:{attempt - 1}", task=task.id, trajectories=[made], task_id=task.id, attempt=attempt)
+        return None
+
+
+def _episode(trial_dir: Path, task: Task, spec: TrialSpec | None) -> Episode:
+    told = read_episode(trial_dir)
+    if told is not None:
+        return told
+    name, uid, attempt = (spec.agent.name, spec.trial_id, spec.attempt) if spec is not None else ("agent", "", 1)
+    made = Trajectory(uid=uid, name=name, task=task.id, input=task.text)
+    return Episode(id=f"{task.id}:{attempt - 1}", task=task.id, trajectories=[made], task_id=task.id, attempt=attempt)
 
 
 def _artifact(folder: Path, path: str) -> Path | None:

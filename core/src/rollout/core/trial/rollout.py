@@ -56,7 +56,14 @@ from rollout.core.records import (
     to_json,
 )
 from rollout.core.tasks.view import task_of
-from rollout.core.trial.artifacts import KeptArtifact, bring_artifacts, keep_artifacts, service_of, working_directory
+from rollout.core.trial.artifacts import (
+    KeptArtifact,
+    bring_artifacts,
+    keep_artifacts,
+    read_manifest,
+    service_of,
+    working_directory,
+)
 from rollout.core.trial.deadlines import deadline, foreign
 from rollout.core.trial.healthcheck import wait_until_healthy
 from rollout.core.trial.installs import SharedInstall
@@ -64,6 +71,7 @@ from rollout.core.trial.isolation import NOBODY, OWN_USER, ROOT_NAMES, Walls, wi
 from rollout.core.trial.nowhere import NoEnvironment
 from rollout.core.trial.output import PhaseOutput, TrialLog
 from rollout.core.trial.paths import INSTRUCTION_FILE, LOGS, TESTS, folder_name, reward_files
+from rollout.core.trial.recorded import EPISODE, read_episode
 from rollout.core.trial.redact import secrets_of, without_literal_secrets, without_secret_options
 from rollout.core.trial.rewards import check_rewards
 from rollout.core.trial.services import Services
@@ -82,9 +90,6 @@ from rollout.core.types import (
     VerifyResult,
     primary_reward,
 )
-
-EPISODE = "episode.json"
-"""In `agent/` of a trial's folder: what an agent told of its work, as rollout.Episode."""
 
 INSTRUCTION_VARIABLE = "ROLLOUT_TASK_INSTRUCTION"
 INSTRUCTION_FILE_VARIABLE = "ROLLOUT_TASK_INSTRUCTION_FILE"
@@ -373,12 +378,17 @@ class Rollout:
 
     async def _move_to_fresh_environment(self, kept: list[KeptArtifact]) -> None:
         """Stop the agent's environment and start the verifier's, with the artifacts, and the logs but those of a verifier."""
-        spec, left = self.spec, self.environment
+        left = self.environment
         assert left is not None
         await self._attempt("collecting the logs", _COLLECT_SEC, self._collect_logs())
         await asyncio.to_thread(_remove, self.directory / "logs" / "verifier")
         self._logs_collected, self.environment = False, None
         await self._attempt("stopping the environment", _STOP_SEC, left.stop(), TeardownError)
+        await self._open_for_verifier(kept, self.directory / "logs")
+
+    async def _open_for_verifier(self, kept: Sequence[KeptArtifact], logs: Path) -> None:
+        """Start the verifier's environment and bring there what was kept of the agent's."""
+        spec = self.spec
         self._place = spec.verifier_environment or spec.environment
         self.environment = environment = await self._launch(self._place, for_agent=False)
         self._walls = Walls(environment, root=self._root, verifier_user=spec.verifier.user)
@@ -387,7 +397,7 @@ class Rollout:
             with foreign(TransferError, "preparing the verifier's environment"):
                 await self._walls.set_up(self._instruction.encode(), keep_tests=self._tests_are_built_in)
                 for name in ("agent", "artifacts"):
-                    folder = self.directory / "logs" / name
+                    folder = logs / name
                     if folder.is_dir() and not folder.is_symlink():
                         await environment.upload(folder, f"{LOGS}/{name}", owner=owner)
                 await bring_artifacts(environment, kept, self._artifacts, root=self._root, owner=owner)
@@ -427,6 +437,29 @@ class Rollout:
                 write_verdict(self.directory / "verifier", self._verdict, self._services.redactor)
         finally:
             output.close()
+
+    async def verify_again(self, trial_dir: Path) -> VerifyResult:
+        """Verify an earlier trial's work in a fresh environment, from the artifacts and logs that `trial_dir` keeps of it.
+
+        The spec is the earlier trial's with a directory of its own, which gets what the verifier prints; `trial_dir` stays as
+        it is.
+
+        Raises:
+            RolloutError and its kinds: there is no verdict.
+        """
+        with boundary(TaskError, f"reading the task {self._task_directory}"):
+            self._task = task_of(self.spec.task)
+            self._instruction = self._task.text
+        self._env = self._instruction_variables()
+        self._turn = AgentTurn(episode=read_episode(trial_dir))
+        self._artifacts = trial_dir / "artifacts"
+        try:
+            await self._open_for_verifier(read_manifest(self._artifacts), trial_dir / "logs")
+            await self.verify()
+        finally:
+            await run_shielded(self.cleanup())
+        assert self._verdict is not None, "the verifier is disabled"
+        return self._verdict
 
     async def cleanup(self) -> None:
         """Collect the logs if nobody has, and stop the environment. Never raises: what fails here is a warning of the trial."""
@@ -609,9 +642,8 @@ class Rollout:
     def _keep_episode(self) -> None:
         """Write what the agent told, for whoever scores the trial again."""
         if self._turn.output is not None or self._turn.episode is not None:
-            folder = self.directory / "agent"
-            make_folder(folder)
-            write_atomic(folder / EPISODE, msgspec.json.format(msgspec.json.encode(self._episode().to_dict()), indent=2))
+            make_folder(self.directory / "agent")
+            write_atomic(self.directory / EPISODE, msgspec.json.format(msgspec.json.encode(self._episode().to_dict()), indent=2))
 
     async def _keep_trajectory(self) -> None:
         """Write what the agent did and take its usage from it. A report that cannot be read is a warning, and what Rollout knows
