@@ -27,9 +27,7 @@ _CAPABILITIES = frozenset(
     }
 )
 _KNOWN_FAILURES = {
-    "test_input_that_nobody_reads_does_no_harm": "Podman 4.3 ends a command when it cannot write its input",
     "test_a_background_process_may_go_on_printing": "Podman 4.3 closes a command's output when the command itself ends",
-    "test_a_link_in_place_of_what_is_asked_for_is_not_followed": "Podman 4.3 packs what a link points to (in the container)",
 }
 
 

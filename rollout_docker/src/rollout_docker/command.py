@@ -26,6 +26,8 @@ _CHUNK = 256 * 1024
 _KILL_TIMEOUT_SEC = 30.0
 _MAX_HELD_BYTES = 64 * 1024
 _CANNOT_EXECUTE = 126
+_INPUT_REFUSED = b"write unixpacket"
+"""Podman's complaint, in place of all else that it still had to pass on, when a program ends without reading its input."""
 
 _SHELL = """
 n=$ROLLOUT_MARK; unset ROLLOUT_MARK; exec 3>&2 2>/dev/null
@@ -244,6 +246,8 @@ class RunningCommand:
             if sum(map(len, self._before)) > _MAX_HELD_BYTES:  # no engine's message is that long: the shell's note is on its way
                 self._shell_ran = True
                 self._let_go()
+        elif output and _INPUT_REFUSED in output and self._container.engine.podman:
+            self._shell_ran = True
         elif output:
             self._feed(stream, output)
         if notes:

@@ -32,6 +32,8 @@ _MIN_STREAM_BYTES = 8 * 1024**3  # what is left out by its size comes over the w
 _MAX_WAITING_BYTES = 1024 * 1024
 _MAX_LOG_LINES = 100_000
 _KILLED = 137
+_GO_SYMLINK = 1 << 27
+"""The bit of a link in the modes of Go, in which engines are written."""
 _OOM_GRACE_SEC = 0.25
 _REMOVAL_TIMEOUT_SEC = 60.0
 _FOREIGN = (docker.errors.DockerException, requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError)
@@ -187,12 +189,16 @@ class DockerEnvironment:
     def _get(self, source: str, target: Path, limits: TransferLimits, unwanted: threading.Event) -> TransferReport | None:
         """None: there is no such file."""
         try:
-            chunks, _ = self._archives().get_archive(self._container.id, source)
+            chunks, about = self._archives().get_archive(self._container.id, source)
         except docker.errors.NotFound as error:
             if "No such container" in str(error.explanation):
                 raise
             return None
         try:
+            if self._container.engine.podman and int(about.get("mode", 0)) & _GO_SYMLINK:
+                return TransferReport(
+                    skipped=((posixpath.basename(source), "a link"),), skipped_count=1
+                )  # it packs what is behind
             return unpack(_Chunks(chunks, max(4 * limits.max_total_bytes, _MIN_STREAM_BYTES), unwanted), target, limits)
         finally:
             chunks.close()

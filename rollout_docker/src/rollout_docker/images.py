@@ -121,7 +121,8 @@ class Images:
         config = dict((await self.inspect(image) or {}).get("Config") or {})
         config["Labels"] = {**(config.get("Labels") or {}), "rollout.job": self._job_id}
         repository, _, version = tag.rpartition(":")
-        query = {"container": container, "repo": repository, "tag": version, "comment": "rollout"}
+        pause = not (self._engine.podman and self._engine.rootless)  # which cannot without control groups of version 2
+        query = {"container": container, "repo": repository, "tag": version, "comment": "rollout", "pause": int(pause)}
         try:
             await self._engine.call("POST", "/commit", config, query)
         except (Refused, Unreachable) as error:
