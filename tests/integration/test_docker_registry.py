@@ -153,7 +153,10 @@ def test_a_jobs_lock_holds_the_digests_of_its_images(dockerd: Dockerd, address: 
         task = write_task(tmp_path / "tasks" / f"t{number}", tests="#!/bin/sh\necho 1 > /logs/verifier/reward.txt\n", toml=toml)
         (task / "environment" / "Dockerfile").write_text(f"FROM {IMAGE}\nWORKDIR /app\n")
     write_job(tmp_path, {"agents": [{"name": "nop"}], "environment": {"type": "docker", "options": {"host": dockerd.url}}})
-    for _ in range(2):  # the second run keeps every trial, and what the first one wrote
+    address_again = {"type": "docker", "options": {"hosts": [{"host": dockerd.url, "slots": 4}]}}
+    for where in (None, address_again):  # the second run keeps every trial, wherever they ran, and what the first one wrote
+        if where is not None:
+            write_job(tmp_path, {"agents": [{"name": "nop"}], "environment": where})
         done = rollout(tmp_path, "job.json")
         assert done.returncode == 0, done.stdout + done.stderr
         lock = json.loads((tmp_path / "jobs/job/lock.json").read_text())

@@ -37,6 +37,7 @@ class DockerBackend:
 
     api_version: ClassVar[tuple[int, int]] = API_VERSION
     options_type: ClassVar[type[Struct]] = DockerOptions
+    placement: ClassVar[frozenset[str]] = frozenset({"host", "context", "tls", "hosts"})
 
     def __init__(self, options: DockerOptions, context: BackendContext) -> None:
         self._options = options

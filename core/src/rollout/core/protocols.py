@@ -182,7 +182,11 @@ class BackendContext(Struct, frozen=True, kw_only=True):
 
 
 class EnvironmentBackend(Protocol):
-    """Makes environments of one type. One instance serves one job."""
+    """Makes environments of one type. One instance serves one job.
+
+    A class may say `placement = frozenset({"host", ...})`: the options that only say on which machine environments are. A job
+    that goes on after they were changed keeps its finished trials.
+    """
 
     api_version: ClassVar[tuple[int, int]]
     options_type: ClassVar[type[Struct]]

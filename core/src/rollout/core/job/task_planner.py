@@ -11,12 +11,13 @@ from typing import Any
 import msgspec
 
 from rollout.core.config.dataset import DatasetFile
-from rollout.core.config.job import JobConfig
+from rollout.core.config.job import EnvironmentConfig, JobConfig
 from rollout.core.config.task import TaskAgentConfig, TaskConfig, TaskEnvironmentConfig, TaskVerifierConfig
 from rollout.core.episodes import Task
 from rollout.core.errors import TaskError, UsageError
 from rollout.core.job.planned import PlannedTask
 from rollout.core.job.planned_rows import PlannedRows
+from rollout.core.plugins import find
 from rollout.core.quantity import parse_bytes, parse_cpus
 from rollout.core.records import TaskSetup, TaskSpec, Timeouts, VerifierSpec
 from rollout.core.tasks.dataset_folder import DATASET, read_dataset_folder
@@ -38,12 +39,21 @@ ENVIRONMENT_FILES = ("Dockerfile", "docker-compose.yaml", "docker-compose.yml", 
 _DEFAULT_RESOURCES = Resources(cpus=1, memory_bytes=2 * 10**9, storage_bytes=10 * 10**9)
 
 
+def _shaping_options(environment: EnvironmentConfig) -> dict[str, Any]:
+    """The options that say what environments are like, without those that only say where they are: see `placement`."""
+    if not environment.options:
+        return {}  # and no plugin is loaded for a job that may need none
+    placement: frozenset[str] = getattr(find("environments", environment.type).cls, "placement", frozenset())
+    return {name: value for name, value in environment.options.items() if name not in placement}
+
+
 class TaskPlanner:
     """Plans the tasks of one job."""
 
     def __init__(self, config: JobConfig, find_verifier: FindVerifier) -> None:
         self._config = config
         self._find_verifier = find_verifier
+        self._shaping_options = _shaping_options(config.environment)
         self._verifiers: dict[bytes, VerifierSpec] = {}
         self._needy: dict[tuple[str, bytes], bool] = {}
         self._digests: dict[Path, str] = {}
@@ -168,7 +178,7 @@ class TaskPlanner:
         outside = declared.files
         if outside is not None and spec.row is None and outside.is_relative_to(spec.path):
             outside = None  # it is in the task's own digest
-        where: list[Any] = [job.environment.type, job.environment.options, environment.resources, environment.env]
+        where: list[Any] = [job.environment.type, self._shaping_options, environment.resources, environment.env]
         if directory is not None and not (spec.row is None and directory.is_relative_to(spec.path)):
             where.append(digest)  # it is not in the task's own digest
         judged: list[object] = [verifier, isolation]
