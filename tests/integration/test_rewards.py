@@ -100,3 +100,19 @@ def test_artifacts_are_kept_and_verified_again_from(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text(json.dumps({"rewards": [reward]}))
     done = rollout(tmp_path, "regrade", "jobs/j", "--verifier", "other.json")
     assert "1 regraded (0 changed)" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_tests_of_a_task_are_one_reward_of_several(tmp_path: Path) -> None:
+    write_task(tmp_path / "tasks/a")
+    forger = {"name": "forges", "execute": "echo 41 > answer.txt; echo 1 > /logs/verifier/reward.txt"}
+    rewards = ["test", {"type": "string_match", "options": {"expected": "41", "answer": {"file": "/app/answer.txt"}}}]
+    results = run(tmp_path, {"rewards": rewards}, WRITES_42, forger)
+    assert results["writes/tasks/a__1"]["rewards"] == {"reward": 0.5, "test": 1.0, "string_match": 0.0}
+    assert results["forges/tasks/a__1"]["rewards"] == {"reward": 0.5, "test": 0.0, "string_match": 1.0}
+
+
+def test_a_python_verifier_sees_what_an_agent_printed_as_its_answer(tmp_path: Path) -> None:
+    task = write_task(tmp_path / "tasks/a")
+    (task / "tests/evaluate.py").write_text("def evaluate(trajectory): return trajectory['output'].split()[-1] == '42'\n")
+    results = run(tmp_path, {"type": "python", "options": {"module": "tests.evaluate"}}, SAYS_42)
+    assert results["says/tasks/a__1"]["reward"] == 1.0

@@ -244,3 +244,12 @@ def test_faults_are_found_when_it_is_made(items: list[Any], error: type[Exceptio
 def test_a_verdict_is_json() -> None:
     verdict = VerifyResult(rewards={"reward": 1.0}, details={"a": [1]})
     assert json.loads(msgspec.json.encode(verdict))["details"] == {"a": [1]}
+
+
+def test_a_reward_class_that_breaks_its_contract_is_refused() -> None:
+    class NoScore:
+        api_version = (1, 0)
+        options_type = StringMatchOptions
+
+    with pytest.raises(PluginError, match="lacks `score`"), override("rewards", "broken", NoScore):
+        pass

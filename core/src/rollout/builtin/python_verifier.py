@@ -63,7 +63,7 @@ class PythonVerifier:
         said = await trial.run_python(
             PythonCall(
                 target="rollout.core.trial.verify_function:evaluate",
-                arguments=call_arguments(trial, file=file, module=module, function=function, sandbox=has_sandbox),
+                arguments=await call_arguments(trial, file=file, module=module, function=function, sandbox=has_sandbox),
                 search=search,
                 env=trial.env,
                 timeout_sec=options.timeout_sec,

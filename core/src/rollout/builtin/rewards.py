@@ -11,7 +11,7 @@ from rollout.core.plugins import decode_options, find
 from rollout.core.protocols import API_VERSION, NoOptions, TrialView
 from rollout.core.trial.answer import AnswerSource, answer_of, expected_of
 from rollout.core.trial.paths import VERIFIER_LOGS
-from rollout.core.trial.recorded import recorded_trial
+from rollout.core.trial.recorded import RecordedEnvironment, recorded_trial
 from rollout.core.trial.rewards import choose_rewards, read_reward_file
 from rollout.core.types import Struct, VerifyResult
 
@@ -44,16 +44,23 @@ class StringMatch:
 
 
 class TestReward:
-    """The reward that the task's tests left in a reward file."""
+    """The reward of the task's own tests: its script is run, or of an earlier trial read from what it left."""
 
+    __test__ = False  # it is none of pytest's
     api_version = API_VERSION
     options_type = NoOptions
+    needs_environment = True
 
     def __init__(self, options: NoOptions) -> None:
         pass
 
     async def score(self, trial: TrialView) -> VerifyResult:
-        """Raises RewardMissingError, RewardInvalidError."""
+        """Raises VerifierError and its kinds, RewardMissingError and RewardInvalidError among them."""
+        if not isinstance(trial.environment, RecordedEnvironment):
+            # What lies in the logs of a trial that is not over may be the agent's.
+            script = find("verifiers", "script")
+            verdict: VerifyResult = await script.cls(decode_options(script, {}, "the reward test")).verify(trial)
+            return verdict
         folders = (trial.trial_dir, trial.trial_dir / "verifier", trial.trial_dir / "logs" / "verifier")
         files = {str(folder / name): folder / name for folder in folders for name in ("reward.txt", "reward.json")}
         chosen = choose_rewards({name: read_reward_file(path, name) for name, path in files.items()})

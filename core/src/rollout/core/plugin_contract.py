@@ -14,6 +14,7 @@ from rollout.core.protocols import (
     Executor,
     Metric,
     RegistrySource,
+    RewardFunc,
     Verifier,
 )
 
@@ -21,6 +22,7 @@ _PROTOCOLS: dict[str, type] = {
     "environments": EnvironmentBackend,
     "agents": Agent,
     "verifiers": Verifier,
+    "rewards": RewardFunc,
     "metrics": Metric,
     "registries": RegistrySource,
     "executors": Executor,

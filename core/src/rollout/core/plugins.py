@@ -248,7 +248,8 @@ def _check(info: PluginInfo, cls: Any) -> None:
     if info.kind in _CALLABLE_KINDS:
         if not callable(cls):
             raise PluginError(f"{info} is a {type(cls).__name__}, which cannot be called")
-        return
+        if not hasattr(cls, "options_type"):
+            return  # a plain function
     from rollout.core.plugin_contract import check_contract
 
     check_contract(info.kind, cls, str(info))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rollout.core.episodes import Episode, Trajectory
 from rollout.core.errors import VerifierError
 from rollout.core.protocols import TrialView
 from rollout.core.types import Struct, TransferLimits
@@ -39,6 +41,15 @@ async def answer_of(trial: TrialView, source: AnswerSource) -> str:
     if source.last_line:
         text = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
     return text
+
+
+async def told(trial: TrialView) -> Episode:
+    """The trial's episode; an agent that gave no answer gets as its output what `answer_of` finds."""
+    episode = trial.episode
+    if episode.answer or not (said := await answer_of(trial, AnswerSource())):
+        return episode
+    *earlier, last = episode.trajectories or [Trajectory()]
+    return replace(episode, trajectories=[*earlier, replace(last, output=said)])
 
 
 def expected_of(trial: TrialView, given: str | list[str] | None, field: str | None = None) -> list[str]:

@@ -15,6 +15,7 @@ import msgspec
 
 from rollout.core.errors import ConfigError, RolloutError, VerifierError, boundary
 from rollout.core.protocols import PythonCall, TrialView
+from rollout.core.trial.answer import told
 from rollout.core.trial.coercion import coerce
 from rollout.core.trial.python_verifier import call_arguments
 from rollout.core.trial.python_worker import Rejected, call_by_name
@@ -143,7 +144,7 @@ def in_process_of_its_own(module: str, function: str) -> Judge:
         said = await trial.run_python(
             PythonCall(
                 target="rollout.core.trial.verify_function:evaluate",
-                arguments=call_arguments(trial, file=None, module=module, function=function, sandbox=False),
+                arguments=await call_arguments(trial, file=None, module=module, function=function, sandbox=False),
                 env=trial.env,
                 sink=trial.sink,
             )
@@ -190,14 +191,16 @@ def _judge(call: Callable[[TrialView], Any]) -> Judge:
     return judge
 
 
-def _evaluate(function: Callable[..., Any], trial: TrialView) -> Any:
-    last = trial.episode.trajectories[-1].to_dict() if trial.episode.trajectories else {}
-    trajectory = {**last, "output": trial.episode.answer}
-    known = {"task": trial.task, "metadata": trial.task.metadata, "episode": trial.episode, "trajectory": trajectory}
+async def _evaluate(function: Callable[..., Any], trial: TrialView) -> Any:
+    episode = await told(trial)
+    last = episode.trajectories[-1].to_dict() if episode.trajectories else {}
+    trajectory = {**last, "output": episode.answer}
+    known = {"task": trial.task, "metadata": trial.task.metadata, "episode": episode, "trajectory": trajectory}
     try:
-        return call_by_name(function, known)
+        value = call_by_name(function, known)
     except Rejected as error:
         raise VerifierError(str(error)) from error
+    return await value if inspect.isawaitable(value) else value
 
 
 def _first_parameter(function: Any) -> Literal["trial", "folder"] | None:
