@@ -103,7 +103,7 @@ def _of_folder(path: Path, name: str | None) -> DatasetInfo:
 
     dataset = load_dataset(path)
     unusable = f" ({len(dataset.invalid)} cannot be used)" if dataset.invalid else ""
-    count = len(dataset.tasks) + len(dataset.invalid)
+    count = len(dataset) + (len(dataset.row_faults) if dataset.rows is not None else len(dataset.invalid))
     return DatasetInfo(name=name or path.resolve().name, description=f"{path}{unusable}", task_count=count)
 
 
