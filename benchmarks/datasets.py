@@ -3,8 +3,8 @@
     python benchmarks/datasets.py [FOLDER] [--quick]
 
 Copies the task folders of FOLDER (by default the quickstart's) until there are 500, and loads them: each task.toml read, checked
-and laid over dataset.toml, instruction, verifier, links and file kinds looked at. `digests` is what planning adds: a hash of every
-file. On a busy machine look at `of it cpu`. The target is less than a second for loading 500.
+and laid over dataset.toml, instruction, verifier, links and file kinds looked at. `digests` is what planning adds: hashes of all
+files. On a busy machine look at `of it cpu`. The target is less than a second for loading 500.
 """
 
 from __future__ import annotations

@@ -252,3 +252,32 @@ def test_files_and_setup_commands_prepare_the_environment(tmp_path: Path) -> Non
     error = results["nop/b/bad__1"]["error"]
     assert error["type"] == "environment_start_failed"
     assert "setup command 1 (echo no such thing >&2; exit 3) exited with code 3: no such thing" in error["message"]
+
+
+def test_the_oracle_gives_a_rows_answer_and_so_proves_its_verifier(tmp_path: Path) -> None:
+    rows_dataset(tmp_path / "rows", [row("a"), {"id": "b", "question": "q", "ground_truth": ["x", "y"], "answer": "y"}])
+    done = rollout(tmp_path, "tasks", "check", "rows", "--oracle", "--nop")
+    assert done.returncode == 1
+    assert "b" in done.stdout
+    assert "its solution gets 0" in done.stdout
+    assert done.stdout.count("error") == 2  # the finding, and the count
+    (tmp_path / "rows/data/test.jsonl").write_text(json.dumps(row("a")) + "\n")
+    done = rollout(tmp_path, "tasks", "check", "rows", "--oracle", "--nop", "--fresh")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "1 task, 0 errors, 0 warnings")
+
+
+def test_a_trial_of_a_row_runs_from_its_spec_alone(tmp_path: Path) -> None:
+    write_rows_job(tmp_path, [row("a")])
+    finished(tmp_path)
+    trial = tmp_path / "jobs/job/flow/sums/a__1"
+    (tmp_path / "spec.json").write_bytes((trial / "config.json").read_bytes())
+    (trial / "result.json").unlink()
+    done = rollout(tmp_path, "trial", "run", "spec.json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((trial / "result.json").read_text())["reward"] == 1.0
+
+
+def test_data_sets_are_listed_with_their_rows(tmp_path: Path) -> None:
+    write_rows_job(tmp_path, [row("a"), row("b")])
+    listed = rollout(tmp_path, "datasets", "list", "job.json").stdout.splitlines()
+    assert listed[1].split()[:2] == ["sums", "2"]

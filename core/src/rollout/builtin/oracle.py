@@ -6,6 +6,8 @@ from pathlib import Path
 
 from rollout.core.errors import AgentInstallError, TaskError
 from rollout.core.protocols import API_VERSION, AgentContext, NoOptions
+from rollout.core.trial.answer import EXPECTED_FIELDS
+from rollout.core.trial.nowhere import NoEnvironment
 from rollout.core.trial.paths import ORACLE, SOLUTION
 from rollout.core.trial.script import interpreter
 from rollout.core.types import AgentTurn, Command
@@ -15,15 +17,21 @@ _LINK = f"[ -e {SOLUTION} ] || ln -s {ORACLE} {SOLUTION}"
 
 
 class OracleAgent:
-    """Copies the task's solution to `/oracle` (also reachable as `/solution`) and runs its solve.sh in the working directory."""
+    """Copies the task's solution to `/oracle` (also reachable as `/solution`) and runs its solve.sh in the working directory.
+
+    For a row, which has no such file, it gives the expected answer that is in the row's metadata.
+    """
 
     api_version = API_VERSION
     options_type = NoOptions
+    answers_rows = True
 
     def __init__(self, options: NoOptions, context: AgentContext) -> None:
         self._context = context
 
     async def install(self) -> None:
+        if self._answers():
+            return
         context, solution = self._context, self._solution()
         target = ORACLE if solution.is_dir() else f"{ORACLE}/solve.sh"
         await context.environment.upload(solution, target, owner=context.user)
@@ -36,6 +44,8 @@ class OracleAgent:
         return self
 
     async def prompt(self, text: str) -> AgentTurn:
+        if self._answers():
+            return AgentTurn(output=self._expected())
         context, solution = self._context, self._solution()
         script = (solution / "solve.sh" if solution.is_dir() else solution).read_bytes()
         argv = (*interpreter(script), f"{ORACLE}/solve.sh")
@@ -46,10 +56,28 @@ class OracleAgent:
     async def close(self) -> None:
         pass
 
+    def _answers(self) -> bool:
+        """Whether the task is a row that is answered, and not solved in a sandbox."""
+        nowhere = isinstance(self._context.environment, NoEnvironment)
+        return nowhere or (self._solution_or_none() is None and self._context.is_row)
+
+    def _expected(self) -> str:
+        metadata = self._context.task.metadata
+        for name in EXPECTED_FIELDS:
+            if (expected := metadata.get(name)) is not None:
+                return str(expected[0] if isinstance(expected, list) and expected else expected)
+        raise TaskError(f"the row {self._context.task.id} says no answer (as {', '.join(EXPECTED_FIELDS)})")
+
     def _solution(self) -> Path:
+        solution = self._solution_or_none()
+        if solution is None:
+            raise TaskError(f"{self._context.task_directory.name} has no solution/solve.sh: the oracle cannot be used on it")
+        return solution
+
+    def _solution_or_none(self) -> Path | None:
         task = self._context.task_directory
         if (task / "solution" / "solve.sh").is_file():
             return task / "solution"
         if (task / "solve.sh").is_file():
             return task / "solve.sh"
-        raise TaskError(f"{task.name} has no solution/solve.sh: the oracle cannot be used on it")
+        return None

@@ -13,7 +13,7 @@ import msgspec
 from rollout.core.errors import TaskError, UsageError
 
 if TYPE_CHECKING:
-    from rollout.core.config.job import JobConfig, RegistryConfig
+    from rollout.core.config.job import DatasetConfig, JobConfig, RegistryConfig
     from rollout.core.types import DatasetInfo
 
 
@@ -90,21 +90,21 @@ async def _of_job(path: Path, offline: bool) -> list[DatasetInfo]:
     seen: list[RegistryConfig] = []
     for dataset in config.datasets:
         if dataset.path is not None:
-            listed.append(_of_folder(job.base_dir / Path(dataset.path).expanduser(), dataset.name))
+            listed.append(_of_folder(job.base_dir / Path(dataset.path).expanduser(), dataset))
         elif dataset.registry is not None and dataset.registry not in seen:
             seen.append(dataset.registry)
             listed += await _of_registry(dataset.registry, job.base_dir, offline)
     return listed
 
 
-def _of_folder(path: Path, name: str | None) -> DatasetInfo:
+def _of_folder(path: Path, config: DatasetConfig) -> DatasetInfo:
     from rollout.core.tasks.directory import load_dataset
     from rollout.core.types import DatasetInfo
 
-    dataset = load_dataset(path)
+    dataset = load_dataset(path, split=config.split, name=config.name)
     unusable = f" ({len(dataset.invalid)} cannot be used)" if dataset.invalid else ""
     count = len(dataset) + (len(dataset.row_faults) if dataset.rows is not None else len(dataset.invalid))
-    return DatasetInfo(name=name or path.resolve().name, description=f"{path}{unusable}", task_count=count)
+    return DatasetInfo(name=dataset.name, description=f"{path}{unusable}", task_count=count)
 
 
 def _print_table(datasets: list[DatasetInfo]) -> None:

@@ -287,6 +287,8 @@ class AgentContext(Struct, frozen=True, kw_only=True):
     sink: OutputSink
     """Where output belongs: `setup/` during install, `agent/` while prompting. Redacted, never blocks."""
 
+    is_row: bool = False
+    """The task is a row of a data set, and no folder."""
     attempt: int = 1
     base_dir: Path = Path()
     """Relative paths in the agent's options are relative to this, the folder of the job file."""
@@ -315,7 +317,7 @@ class Agent(Protocol):
     """One agent in one trial: constructed as `cls(options, context)` for each trial.
 
     A class may say `needs_environment = False`: it works where there is no sandbox (rows of a data set, `type: none`). Where
-    that depends on the options it is a static method of them.
+    that depends on the options it is a static method of them. `answers_rows = True` is the same for rows alone.
 
     A class may have a method `shared_install(self, withheld: frozenset[str]) -> str | None`: all that the installed state
     is made of, as text, when `install` does the same in every trial of the same image; None when it does not. Trials then

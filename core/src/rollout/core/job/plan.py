@@ -15,7 +15,7 @@ from rollout.core.config.job import JobConfig
 from rollout.core.errors import RolloutError, boundary
 from rollout.core.hooks import HookBus
 from rollout.core.job.kept import KeptTrials
-from rollout.core.job.planned import PlannedAgent, PlannedDataset, PlannedTask
+from rollout.core.job.planned import PlannedAgent, PlannedDataset, PlannedTask, needs_environment
 from rollout.core.job.store import JobStore
 from rollout.core.plugins import Plugin
 from rollout.core.protocols import BackendContext, EnvironmentBackend, Executor
@@ -124,7 +124,7 @@ class Plan:
 
     def _environment_type(self, task: PlannedTask, agent: PlannedAgent) -> str:
         """Where a trial runs: nowhere, if neither the agent nor the verifier wants to see a sandbox."""
-        return self.config.environment.type if task.needs_environment or agent.needs_environment else NO_ENVIRONMENT
+        return self.config.environment.type if needs_environment(task, agent) else NO_ENVIRONMENT
 
     def _attempts(self, dataset: PlannedDataset, task: PlannedTask, agent: PlannedAgent) -> Iterator[TrialSpec]:
         config = self.config

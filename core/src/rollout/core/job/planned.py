@@ -18,6 +18,8 @@ class PlannedAgent:
     max_timeout_sec: float
     fingerprint: str
     needs_environment: bool = True
+    answers_rows: bool = False
+    """It needs none for a row."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,11 @@ class PlannedTask:
     def environments(self) -> tuple[EnvironmentSpec, ...]:
         """Every kind of environment that a trial of it starts."""
         return (self.environment,) if self.verifier_environment is None else (self.environment, self.verifier_environment)
+
+
+def needs_environment(task: PlannedTask, agent: PlannedAgent) -> bool:
+    """Whether the agent or the task's verifier wants to see a sandbox."""
+    return task.needs_environment or (agent.needs_environment and not (agent.answers_rows and task.spec.row is not None))
 
 
 class PlannedTasks(Protocol):

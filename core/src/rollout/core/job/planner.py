@@ -20,7 +20,7 @@ from rollout.core.errors import ConfigError, PluginError, RolloutError, TaskErro
 from rollout.core.hooks import HookBus
 from rollout.core.job.kept import KeptTrials
 from rollout.core.job.plan import Plan, trial_id_of
-from rollout.core.job.planned import PlannedAgent, PlannedDataset, PlannedTask
+from rollout.core.job.planned import PlannedAgent, PlannedDataset, PlannedTask, needs_environment
 from rollout.core.job.planned_rows import row_folder_key
 from rollout.core.job.store import CONFIG, JobStore, read_json
 from rollout.core.job.task_planner import TaskPlanner, fingerprint_of
@@ -217,6 +217,7 @@ class _Planner:
             max_timeout_sec=agent.max_timeout_sec,
             fingerprint=fingerprint_of(spec),
             needs_environment=_agent_needs_environment(plugin, options),
+            answers_rows=getattr(plugin.cls, "answers_rows", False),
         )
 
     async def _load_datasets(self) -> list[LoadedDataset]:
@@ -330,9 +331,7 @@ class _Planner:
         return self._config
 
     def _needs_environment(self, planned: Sequence[PlannedDataset], agents: Sequence[PlannedAgent]) -> bool:
-        return any(agent.needs_environment for agent in agents) or any(
-            task.needs_environment for dataset in planned for task in dataset.kinds
-        )
+        return any(needs_environment(task, agent) for agent in agents for dataset in planned for task in dataset.kinds)
 
     def _plan_datasets(self, loaded: Sequence[LoadedDataset]) -> tuple[list[PlannedDataset], list[str]]:
         """Every data set, and what is wrong with tasks that are left out of them."""
@@ -394,10 +393,11 @@ class _Planner:
     def _check_task(self, task: PlannedTask, agents: Sequence[PlannedAgent], backend: EnvironmentBackend) -> None:
         """Refuse what this backend cannot do, before anything starts."""
         kind = self._config.environment.type
-        if not task.needs_environment and not any(agent.needs_environment for agent in agents):
+        needy = [agent for agent in agents if needs_environment(task, agent)]
+        if not needy:
             return
         if kind == NO_ENVIRONMENT:
-            who = next((f"the agent {agent.spec.name}" for agent in agents if agent.needs_environment), "its verifier")
+            who = "its verifier" if task.needs_environment else f"the agent {needy[0].spec.name}"
             raise TaskError(f"{who} needs an environment, and `environment.type` is none; try `type: docker`")
         users = {agent.spec.user or task.agent_user for agent in agents}
         own_user = task.isolation in OWN_USER

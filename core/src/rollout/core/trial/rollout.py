@@ -577,6 +577,7 @@ class Rollout:
             task=self._task,
             task_directory=self._task_directory,
             environment=self.environment or NoEnvironment(),
+            is_row=spec.task.row is not None,
             attempt=spec.attempt,
             base_dir=Path(spec.base_dir),
             env={**self._services.expand(spec.agent.env), **self._env},
