@@ -56,7 +56,7 @@ async def _datasets(source: str, ref: str | None, offline: bool) -> list[Dataset
     if not path.exists():
         raise UsageError(f"{source}: no such file or folder; give a registry.json, an address, a folder of tasks or a job file")
     if path.is_dir() and not (path / "registry.json").is_file():
-        return [_of_folder(path, None)]
+        return [_of_folder(path)]
     if path.is_dir() or _is_registry(path):
         return await _of_registry(RegistryConfig(path=str(path.absolute())), here, offline)
     return await _of_job(path, offline)
@@ -97,11 +97,11 @@ async def _of_job(path: Path, offline: bool) -> list[DatasetInfo]:
     return listed
 
 
-def _of_folder(path: Path, config: DatasetConfig) -> DatasetInfo:
+def _of_folder(path: Path, config: DatasetConfig | None = None) -> DatasetInfo:
     from rollout.core.tasks.directory import load_dataset
     from rollout.core.types import DatasetInfo
 
-    dataset = load_dataset(path, split=config.split, name=config.name)
+    dataset = load_dataset(path, split=config.split if config else None, name=config.name if config else None)
     unusable = f" ({len(dataset.invalid)} cannot be used)" if dataset.invalid else ""
     count = len(dataset) + (len(dataset.row_faults) if dataset.rows is not None else len(dataset.invalid))
     return DatasetInfo(name=dataset.name, description=f"{path}{unusable}", task_count=count)
