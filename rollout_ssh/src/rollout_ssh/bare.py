@@ -369,6 +369,7 @@ class BareCommand:
     def _readable(self) -> None:
         channel = self.channel
         while not self.done.done():
+            over = channel.eof_received or channel.closed  # before the look at what has come, which another thread adds to
             if channel.recv_stderr_ready():
                 self._take("stderr", channel.recv_stderr(_READ))
             elif channel.recv_ready():
@@ -376,7 +377,7 @@ class BareCommand:
                     self._pause()
                     return
                 self._take("stdout", channel.recv(_READ))
-            elif channel.eof_received or channel.closed:
+            elif over:
                 self._cut_off()
                 return
             else:

@@ -29,8 +29,11 @@ class _Line:
 class Channels:
     """The connections of one lease. What a server allows on one connection is found out by being refused."""
 
-    def __init__(self, first: Connection, connect: Callable[[], Connection], blocking: Blocking) -> None:
-        """`connect` makes a further connection to the same host."""
+    def __init__(
+        self, first: Connection, connect: Callable[[], Connection], blocking: Blocking, keep: Callable[[Connection], None]
+    ) -> None:
+        """`connect` makes a further connection to the same host; `keep` gets the first one back, if it still works."""
+        self._keep = keep
         self._connect = connect
         self._blocking = blocking
         self._lines = [_Line(first)]
@@ -65,8 +68,13 @@ class Channels:
 
     def close(self) -> None:
         """Blocks."""
-        for line in self._lines:
+        for line in self._lines[1:]:
             line.connection.close()
+        first = self._lines[0].connection
+        if first.alive:
+            self._keep(first)
+        else:
+            first.close()
 
     def _release(self, line: _Line) -> None:
         line.used -= 1

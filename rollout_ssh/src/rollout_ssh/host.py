@@ -26,6 +26,8 @@ class Host:
         self._job_id = job_id
         self._session: Session | None = None
         self._connecting = asyncio.Lock()
+        self._spare: Connection | None = None
+        self._closed = False
         self.cuts_network = True
         """`mode: host`: whether a trial can be without the network there, as far as is known."""
 
@@ -41,6 +43,22 @@ class Host:
     def connect(self) -> Connection:
         """Blocks. Raises Refused, Unreachable."""
         return connect(self.endpoint, self.login)
+
+    def lend(self) -> Connection:
+        """A connection for one lease; another's, if it was given back in order. Blocks. Raises Refused, Unreachable."""
+        spare, self._spare = self._spare, None
+        if spare is not None and spare.alive:
+            return spare
+        if spare is not None:
+            spare.close()
+        return self.connect()
+
+    def keep(self, connection: Connection) -> None:
+        """Take a connection back."""
+        if self._spare is None and not self._closed:
+            self._spare = connection
+        else:
+            connection.close()
 
     def launch(self) -> Session:
         """The relay, started if need be. Blocks; needs no event loop.
@@ -70,7 +88,11 @@ class Host:
             session.attach()
             return session
 
-    async def aclose(self) -> None:
+    async def aclose(self, blocking: Blocking) -> None:
+        self._closed = True
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            await blocking(spare.close)
         if self._session is not None:
             await self._session.aclose()
 

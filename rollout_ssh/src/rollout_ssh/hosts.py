@@ -139,7 +139,7 @@ class OwnHosts:
         return removed
 
     async def aclose(self) -> None:
-        await asyncio.gather(*(host.aclose() for host in self._hosts() if self._pool is not None))
+        await asyncio.gather(*(host.aclose(self._blocking) for host in self._hosts() if self._pool is not None))
         self._blocking.close()
 
     # --- hosts ---

@@ -48,14 +48,15 @@ async def start_bare(
     Raises:
         Refused, Unreachable, BuildError, StartError, HostLostError
     """
-    connection = await blocking(host.connect)
+    connection = await blocking(host.lend)
     try:
         token = f"{job_id}-{os.urandom(4).hex()}"
         holder = await Holder.take(connection, blocking, token, lost_after_sec, busy, network=network)
     except BaseException:
         await run_shielded(blocking(connection.close))
         raise
-    environment = BareEnvironment(host.name, Channels(connection, host.connect, blocking), holder, blocking, ended)
+    channels = Channels(connection, host.connect, blocking, host.keep)
+    environment = BareEnvironment(host.name, channels, holder, blocking, ended)
     try:
         await _furnish(environment, spec, holder.machine)
     except BaseException:
@@ -87,8 +88,10 @@ def probe(host: Host) -> bool:
     connection = host.connect()
     try:
         said = ask(connection, _PROBE)
-    finally:
+    except BaseException:
         connection.close()
+        raise
+    host.keep(connection)
     if said not in (_CUTS, ""):
         raise Refused(f"{host.name}: mode: host: {said}")
     return said == _CUTS

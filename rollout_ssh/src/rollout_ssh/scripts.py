@@ -40,18 +40,17 @@ kill_all() {
 """
 
 # Holds the lease while it is told that somebody wants it, then puts the host back: $1 token, $2 seconds of silence, $3 network.
-# What is new in the folders of `places` when the lease ends was made by the trial.
+# What is new in the folders of `listing` when the lease ends was made by the trial.
 HOLDER = f"""
 trap '' HUP PIPE
 exec 2>/dev/null
 token=$1 silence=$2 network=$3 lease={LEASE} group= parent= net=none
 {_KILL_ALL}
-places() {{ printf '%s\\n' / /opt /srv /tmp /var/tmp /home /usr/local /usr/local/* "$HOME"; }}
 listing() {{
-    places | sort -u | while read -r d; do
+    for d in / /opt /srv /tmp /var/tmp /home /usr/local /usr/local/* "$HOME"; do
         [ -d "$d" ] && [ ! -L "$d" ] || continue
-        ls -A1 "$d" | while IFS= read -r n; do printf '%s\\n' "${{d%/}}/$n"; done
-    done | LC_ALL=C sort
+        for p in "${{d%/}}"/* "${{d%/}}"/.[!.]* "${{d%/}}"/..?*; do [ ! -e "$p" ] && [ ! -L "$p" ] || printf '%s\\n' "$p"; done
+    done | LC_ALL=C sort -u
 }}
 put_back() {{
     for group in $(cat "$lease/group"); do
