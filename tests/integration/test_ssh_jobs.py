@@ -12,6 +12,7 @@ import yaml
 
 from house.sources import ROOT
 from integration.jobs import rollout, trial_results, write_job, write_task
+from pages import blocks
 from require import require
 from ssh_machines import KEY, KNOWN_HOSTS, NOTHING_LEFT, host, options, wait_until
 
@@ -36,6 +37,23 @@ def test_the_quickstart_scores_on_two_hosts(tmp_path: Path, mode: str, machines:
     assert rewards == {("oracle", 1.0), ("nop", 0.0)}
     for machine in machines:
         wait_until(machine, NOTHING_LEFT)
+
+
+def test_the_job_of_the_documentation_runs(tmp_path: Path) -> None:
+    """With our machines in place of those it names."""
+    block = next(block for block in blocks() if block.page == "docs/ssh.md" and block.title == "job.yaml")
+    job = yaml.safe_load(block.text)
+    named = job["environment"]["options"].pop("hosts")
+    assert len(named) == 3
+    ours = [
+        f"{host(6)} slots=4" if "slots=4" in str(entry) else host(number) for number, entry in zip((7, 6, 7), named, strict=True)
+    ]
+    job["environment"]["options"] |= {**options(), "hosts": list(dict.fromkeys(ours))}
+    for number in range(6):
+        write_task(tmp_path / "tasks" / f"t{number}")
+    done = rollout(tmp_path, write_job(tmp_path, job))
+    assert done.returncode == 0, done.stderr
+    assert [result["reward"] for result in trial_results(tmp_path / "jobs" / "job").values()] == [1.0] * 6
 
 
 def test_a_host_runs_as_many_trials_at_once_as_it_has_slots(tmp_path: Path) -> None:

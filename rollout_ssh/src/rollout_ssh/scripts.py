@@ -117,11 +117,11 @@ exec 9>&2 2>/dev/null
 _rr=$(command -v chroot) _rs=$(command -v nsenter)
 [ -z "$_rg" ] || echo $$ > "$_rg/cgroup.procs"
 _rd={LEASE}/run/$$
-mkdir -m 700 "$_rd" && mkfifo -m 666 "$_rd/o" "$_rd/e" || {{ echo "rollout: the host is not leased any more" >&9; exit 126; }}
-(cat; exec cat > /dev/null) < "$_rd/o" 9>&- &
-(cat; exec cat > /dev/null) < "$_rd/e" >&9 9>&- &
-exec > "$_rd/o" 9> "$_rd/e"
-rm -r "$_rd"
+[ ! -e "$_rd.o" ] || rm -f "$_rd.o" "$_rd.e"
+mkfifo -m 666 "$_rd.o" "$_rd.e" || {{ echo "rollout: the host is not leased any more" >&9; exit 126; }}
+(cat; exec cat > /dev/null) < "$_rd.o" 9>&- &
+(cat; exec cat > /dev/null) < "$_rd.e" >&9 9>&- &
+exec > "$_rd.o" 9> "$_rd.e"
 printf '%s%s\\n' "$_rm" $$; printf '%s%s\\n' "$_rm" $$ >&9
 """
 _END = """_rc=$?; printf '%s%s\\n' "$_rm" "$_rc"; printf '%s%s\\n' "$_rm" "$_rc" >&9; exit "$_rc"
