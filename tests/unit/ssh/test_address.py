@@ -76,7 +76,8 @@ def test_the_configuration_fills_in_what_the_host_does_not_say(tmp_path: Path) -
 
 
 def test_jumps_are_resolved_in_order_and_with_their_own_configuration(tmp_path: Path) -> None:
-    text = "Host lab\n  ProxyJump gate,root@inner:2200\n  User u\nHost gate\n  HostName gate.example\n  User g\n  Port 22\nHost inner\n  User x\n"
+    text = "Host lab\n  ProxyJump gate,root@inner:2200\n  User u\n"
+    text += "Host gate\n  HostName gate.example\n  User g\n  Port 22\nHost inner\n  User x\n"
     assert [hop.address for hop in endpoint(tmp_path, "lab", text).hops] == ["g@gate.example:22", "root@inner:2200"]
 
 
