@@ -6,6 +6,7 @@ import asyncio
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -207,6 +208,18 @@ async def test_a_process_is_used_again_unless_it_is_to_be_fresh(trial: Trial) ->
     assert len(set(pids)) == 1
     fresh = [(await trial.verify(code, fresh=True)).details["pid"] for _ in range(2)]
     assert len({*pids, *fresh}) == 3
+
+
+async def test_processes_leave_no_files(trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    pool = trial.pool = PythonProcesses(1)
+    for _ in range(2):
+        await trial.verify("def evaluate(task):\n    open('left', 'w').close()\n    print('x')\n    return 1", fresh=True)
+    (folder,) = (tmp_path / "tmp").iterdir()
+    assert list(folder.iterdir()) == []
+    await pool.aclose()
+    assert list((tmp_path / "tmp").iterdir()) == []
 
 
 async def test_a_changed_verifier_is_read_again(trial: Trial) -> None:

@@ -167,12 +167,14 @@ class _Worker:
     _process: asyncio.subprocess.Process | None = None
     _channel: _Channel | None = None
     _output: dict[Stream, int] = field(default_factory=dict)
+    _directory: str | None = None
+    """Where it runs; what it prints is beside it."""
 
     async def start(self, env: dict[str, str]) -> None:
         """Raises VerifierError: no process can be started."""
         ours, theirs = socket.socketpair()
         try:
-            directory = tempfile.mkdtemp(dir=self.folder)
+            directory = self._directory = tempfile.mkdtemp(dir=self.folder)
             for stream in ("stdout", "stderr"):
                 self._output[stream] = os.open(f"{directory}.{stream}", _APPEND, 0o600)
             self._process = await asyncio.create_subprocess_exec(
@@ -247,6 +249,9 @@ class _Worker:
         for file in self._output.values():
             os.close(file)
         self._output.clear()
+        if self._directory is not None:
+            directory, self._directory = self._directory, None
+            await asyncio.to_thread(_remove, directory)
 
 
 class _Channel(asyncio.Protocol):
@@ -333,6 +338,12 @@ async def _in_sandbox(environment: Environment, call: PythonCall, what: str, sai
         case "alive":
             return (await environment.exec(Command(argv=("true",), user=call.user))).exit_code == 0
     return None
+
+
+def _remove(directory: str) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+    for stream in ("stdout", "stderr"):
+        Path(f"{directory}.{stream}").unlink(missing_ok=True)
 
 
 def _error(answer: dict[str, Any], call: PythonCall) -> RolloutError:

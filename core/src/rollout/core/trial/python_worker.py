@@ -103,7 +103,8 @@ def main(arguments: list[str]) -> None:
     global _channel, _input
     number, parent = map(int, arguments)
     # The parent may be killed at any time; nothing of a verifier must go on after it.
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -234,6 +235,9 @@ def _read(size: int) -> bytes | None:
 
 
 def _address_space() -> int:
+    """Bytes that the process has mapped; 0 where the system does not tell."""
+    if not os.path.exists("/proc/self/statm"):
+        return 0
     with open("/proc/self/statm") as file:
         return int(file.read().split()[0]) * resource.getpagesize()
 
