@@ -10,6 +10,7 @@ import sys
 
 _HOME = {
     "AgentSuite": "rollout.testing.agent",
+    "AttackSuite": "rollout.testing.attack_suite",
     "EnvironmentSuite": "rollout.testing.environment",
     "ExecutorSuite": "rollout.testing.executor",
     "FakeAgent": "rollout.testing.fakes",

@@ -1,4 +1,5 @@
 from rollout.testing.agent import AgentSuite as AgentSuite
+from rollout.testing.attack_suite import AttackSuite as AttackSuite
 from rollout.testing.environment import EnvironmentSuite as EnvironmentSuite
 from rollout.testing.executor import ExecutorSuite as ExecutorSuite
 from rollout.testing.fakes import FakeAgent as FakeAgent

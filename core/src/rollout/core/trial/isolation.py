@@ -128,7 +128,7 @@ if [ "$mode" = 700 ]; then lock {TESTS}; fi
 
 _LOCK_TESTS = f'{_LOCK}lock "$1"'
 
-# Signal 9 to every process of the PID namespace but its init and the sender.
+# As the agent's user: signal 9 to every process of the PID namespace that belongs to it, whatever it runs with by now.
 _KILL_ALL = "kill -9 -1"
 
 _GIT = {"core.hooksPath": "/dev/null", "core.fsmonitor": "false"}
@@ -223,11 +223,16 @@ class Walls:
         await self._shell('rm -rf -- "$@"', paths, StartError, "clearing the environment")
 
     async def kill_everything(self) -> None:
-        """Kill all that runs in the environment but its init."""
+        """Kill all that the agent's user runs in the environment; what root started for the task stays.
+
+        Raises:
+            EnvironmentLostError
+        """
         if isinstance(self._environment, SharedProcesses):
             await self._environment.kill_everything()
             return
-        await self._shell(_KILL_ALL, (), VerifierError, "killing what the agent left running", check=False)
+        doing = "killing what the agent left running"
+        await self._shell(_KILL_ALL, (), VerifierError, doing, check=False, user=self._agent_user)
 
     async def _shell(
         self,
