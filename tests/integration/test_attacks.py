@@ -9,12 +9,14 @@ import pytest
 from rollout.testing.attack_suite import AttackSuite
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can choose users")
 @pytest.mark.needs("local")
 class TestAttacksOnLocal(AttackSuite):
     environment = {"type": "local"}
+    # An ordinary user has one user inside, root.
+    levels = ("default", "users", "strict", "separate") if os.geteuid() == 0 else ("default", "separate")
 
 
 @pytest.mark.needs("docker")
 class TestAttacksOnDocker(AttackSuite):
     environment = {"type": "docker", "options": {"pull": "never"}}
+    concurrency = 8
