@@ -116,6 +116,27 @@ def contracts(_: str) -> str:
     return _table(("suite", "what it tests"), [(f"`{name}`", _first_paragraph(getattr(testing, name))) for name in suites])
 
 
+def rewards(_: str) -> str:
+    """Every reward function of the workspace, with its options; what all of them share is not repeated."""
+    from rollout.core.config.describe import fields as described
+    from rollout.core.plugins import CORE, find, list_plugins
+
+    parts = []
+    for info in list_plugins("rewards"):
+        if info.dist not in (CORE, "rollout-rewards"):
+            continue
+        cls = find("rewards", info.name).cls
+        parts.append(f"\n## {info.name}\n\n{_first_paragraph(cls)}\n")
+        rows = described(cls.options_type) if hasattr(cls, "options_type") else []
+        if rows:
+            parts.append(_table(("option", "type", "default", "meaning"), [_option_row(row) for row in rows]).rstrip("\n") + "\n")
+    return "".join(parts) + "\n"
+
+
+def _option_row(row: Any) -> tuple[str, ...]:
+    return f"`{row.path}`", row.type, _default(row), row.doc
+
+
 def attacks(_: str) -> str:
     """What is tried on rewards, with its outcome at each level of isolation."""
     from rollout.core.records import ISOLATIONS
