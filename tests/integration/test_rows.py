@@ -70,6 +70,31 @@ def test_a_finished_job_of_rows_is_kept_and_only_what_changed_runs_again(tmp_pat
     assert not list((tmp_path / "rows").rglob("__pycache__"))
 
 
+def test_a_changed_flow_runs_again(tmp_path: Path) -> None:
+    write_rows_job(tmp_path, [row("a"), row("b")])
+    finished(tmp_path)
+    (tmp_path / "flow.py").write_text(FLOW + "# another\n")
+    assert "2 again (agent changed)" in rollout(tmp_path, "job.json").stderr
+
+
+def test_rows_that_change_while_the_job_runs_stop_it_with_one_line_and_lose_nothing(tmp_path: Path) -> None:
+    write_rows_job(tmp_path, [row(f"r{number}") for number in range(30)], n_concurrent_trials=1)
+    (tmp_path / "flow.py").write_text(
+        "import pathlib\n"
+        "def solve(task, config):\n"
+        "    if task.id == 'r9':\n"
+        "        with open('rows/data/test.jsonl', 'a') as file:\n"
+        "            file.write('{}')\n"
+        "    return '4'\n"
+    )
+    done = rollout(tmp_path, "job.json")
+    assert done.returncode != 0
+    assert "test.jsonl: has changed since the job was planned; run the job again" in done.stderr
+    assert "Traceback" not in done.stderr
+    results = trial_results(tmp_path / "jobs/job")
+    assert {f"flow/sums/r{number}__1" for number in range(9)} <= set(results)
+
+
 def test_more_attempts_extend_a_job_of_rows(tmp_path: Path) -> None:
     write_rows_job(tmp_path, [row("a"), row("b")])
     finished(tmp_path)
@@ -110,6 +135,7 @@ def test_a_row_on_which_the_flow_fails_is_recorded_and_touches_no_other(tmp_path
         ),
         ({"environment": {"type": "none", "options": {"x": 1}}}, "option"),
         ({"agents": [{"name": "x", "type": "flow", "options": {"import_path": "flow.py"}}]}, "write `package.module:name`"),
+        ({"agents": [{"name": "x", "type": "flow", "options": {"import_path": "no.py:f"}}]}, "no.py: No such file or directory"),
         ({"datasets": [{"path": "rows", "split": "dev"}]}, "dev.jsonl: no such file; there are test"),
         ({"agents": []}, "agents: the list is empty"),
     ],

@@ -319,6 +319,10 @@ class Agent(Protocol):
     A class may say `needs_environment = False`: it works where there is no sandbox (rows of a data set, `type: none`). Where
     that depends on the options it is a static method of them. `answers_rows = True` is the same for rows alone.
 
+    A class may have a static method `identity(options, base_dir) -> str | None`: what else than its options makes it what it
+    is, a file's hash for instance. When that changes, finished trials of the agent run again. It raises ConfigError when the
+    agent cannot work at all.
+
     A class may have a method `shared_install(self, withheld: frozenset[str]) -> str | None`: all that the installed state
     is made of, as text, when `install` does the same in every trial of the same image; None when it does not. Trials then
     start from one installed image where the backend can keep one: `install` is called once, in a sandbox without the

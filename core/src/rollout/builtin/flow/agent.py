@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -16,7 +17,7 @@ from msgspec import field
 from rollout.builtin.flow.sandbox import FlowSandbox
 from rollout.core.aio import in_own_thread
 from rollout.core.episodes import Episode, FlowConfig, Trajectory
-from rollout.core.errors import AgentError, AgentInstallError, boundary
+from rollout.core.errors import AgentError, AgentInstallError, ConfigError, boundary
 from rollout.core.protocols import API_VERSION, AgentContext
 from rollout.core.trial.live import PREFIX, find_live
 from rollout.core.types import AgentTurn, Struct
@@ -52,6 +53,22 @@ class FlowAgent:
     @staticmethod
     def needs_environment(options: FlowOptions) -> bool:
         return options.environment
+
+    @staticmethod
+    def identity(options: FlowOptions, base_dir: Path) -> str | None:
+        """The hash of the flow's file, where that lies beside the job file.
+
+        Raises:
+            ConfigError: there is no such file.
+        """
+        name = options.import_path.rpartition(":")[0]
+        file = base_dir / (name if name.endswith(".py") else f"{name.replace('.', '/')}.py")
+        if options.import_path.startswith(PREFIX) or not (file.is_file() or name.endswith(".py")):
+            return None
+        try:
+            return hashlib.sha256(file.read_bytes()).hexdigest()
+        except OSError as error:
+            raise ConfigError(f"{file}: {error.strerror}; `import_path` names it") from error
 
     def __init__(self, options: FlowOptions, context: AgentContext) -> None:
         self._options = options

@@ -14,16 +14,14 @@ from rollout.core.job.store import TRIALS, FinishedTrial
 
 
 class KeptTrials:
-    """An index of a job's trials.jsonl: of several lines for one trial the last counts, a line that is torn counts for none."""
+    """An index of a job's trials.jsonl: of several lines for one trial the last counts, a line that is torn counts for none.
+
+    Used in this order: `read_earlier`, `decide` for each trial of the plan, `decided`; then it can be asked.
+    """
 
     def __init__(self, directory: Path) -> None:
-        """Read the file once.
-
-        Raises:
-            UsageError: it is there and cannot be read.
-        """
         self._path = directory / TRIALS
-        self._earlier = dict(self._index())
+        self._earlier: dict[int, int] = {}
         self._kept: dict[int, int] = {}
         self._decoder = msgspec.json.Decoder(FinishedTrial)
         self._file: BinaryIO | None = None
@@ -42,8 +40,13 @@ class KeptTrials:
                     file.seek(offset)
                     yield self._decoder.decode(file.readline())
 
-    @property
-    def any_earlier(self) -> bool:
+    def read_earlier(self) -> bool:
+        """Find out what finished earlier, and say whether anything did. The job's folder is locked, unless this is a dry run.
+
+        Raises:
+            UsageError: the file is there and cannot be read.
+        """
+        self._earlier = dict(self._index())
         return bool(self._earlier)
 
     def decide(self, trial_id: str, fingerprint: Mapping[str, str]) -> str | None:

@@ -209,13 +209,15 @@ class _Planner:
         for key, value in agent.env.items():
             if looks_secret(key) and value and "$" not in value:
                 self._warnings.append(f"agents[{index}].env.{key} holds a secret literally; write ${{{key}}} and set it outside")
+        identify = getattr(plugin.cls, "identity", None)
+        identity = identify(options, self._base_dir) if identify is not None else None
         spec = AgentSpec(name=agent.name, plugin=agent.plugin, options=agent.plugin_options, env=agent.env, user=agent.user)
         return PlannedAgent(
             spec=spec,
             folder=names(agent.name),
             override_timeout_sec=agent.override_timeout_sec,
             max_timeout_sec=agent.max_timeout_sec,
-            fingerprint=fingerprint_of(spec),
+            fingerprint=fingerprint_of(spec) if identity is None else fingerprint_of((spec, identity)),
             needs_environment=_agent_needs_environment(plugin, options),
             answers_rows=getattr(plugin.cls, "answers_rows", False),
         )
@@ -455,7 +457,7 @@ class _Planner:
 
 def _keep_finished(plan: Plan) -> None:
     """Sort an earlier run's trials into those that are kept and those that run again, with the reason."""
-    if plan.finished.any_earlier:
+    if plan.finished.read_earlier():
         for dataset in plan.datasets:
             for task in dataset.tasks:
                 for agent in plan.agents:

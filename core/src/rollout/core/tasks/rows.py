@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -103,12 +104,20 @@ class RowDataset:
 
     def _open(self) -> BinaryIO:
         file = self.file.open("rb")
-        if _stamp(self.file) != self.stamp:
+        try:
+            self._check_unchanged(file)
+        except TaskError:
             file.close()
-            raise TaskError(f"{self.file}: has changed since the job was planned; run the job again")
+            raise
         return file
 
+    def _check_unchanged(self, file: BinaryIO) -> None:
+        status = os.fstat(file.fileno())
+        if (status.st_size, status.st_mtime_ns) != self.stamp:
+            raise TaskError(f"{self.file}: has changed since the job was planned; run the job again")
+
     def _read(self, file: BinaryIO, position: int) -> Row:
+        self._check_unchanged(file)
         file.seek(self.offsets[position])
         try:
             return self.renderer.row(file.readline(), self.numbers[position])
