@@ -47,7 +47,7 @@ def test_help_lists_every_command_with_a_summary(capsys: pytest.CaptureFixture[s
     assert code == 0
     listed = [line.split() for line in out.split("Commands:\n")[1].splitlines() if line.startswith("  ")]
     names = [words[0] for words in listed]
-    for name in ("run", "show", "config", "tasks", "datasets", "plugins", "clean", "schema", "trial", "completion"):
+    for name in ("run", "show", "regrade", "config", "tasks", "datasets", "plugins", "clean", "schema", "trial", "completion"):
         assert name in names
     assert all(len(words) > 1 for words in listed)
 

@@ -25,6 +25,7 @@ _JOB_FILE_SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 _SUMMARIES = {
     "run": "Run a job file (as `rollout FILE` does).",
     "show": "Print the results of a job.",
+    "regrade": "Verify the trials of an earlier job again.",
     "config": "Print the resolved job and where each value comes from.",
     "tasks": "Create and check tasks.",
     "datasets": "List the datasets of a registry.",

@@ -35,7 +35,8 @@ class CodeOptions(Struct, frozen=True, kw_only=True):
     cases: list[Case] = []
     """Runs of the program; the task's metadata's `cases` (or `tests`, `input_output`) when there are none."""
     test: str | None = None
-    """Python that is appended to the program and must end without an exception; the metadata's `test` when unset."""
+    """Python that is appended to the program and must end without an exception; the metadata's `test` when unset. It
+    shares the program's process, which a program bent on it can deceive; `cases` cannot be deceived that way."""
     entry_point: str | None = None
     """A function of the program that `test` gives to its `check`, as in HumanEval; the metadata's `entry_point` when unset."""
     command: Annotated[tuple[str, ...], Meta(min_length=1)] = ("python3", "{file}")
