@@ -25,7 +25,7 @@ DOCKER_IMAGE = "debian:trixie-slim"
 """An image that tests of the `docker` environment start from: Debian with python3, git and procps."""
 
 APPTAINER = Path(os.environ.get("ROLLOUT_APPTAINER_STATE", "/tmp/rollout-test-apptainer"))
-"""Where `tests/components/apptainer.sh` puts Apptainer, and `base.sif` to start from: Debian with python3, git and procps."""
+"""Where `tests/components/apptainer.sh` puts Apptainer, `base.sif` (Debian with python3 and git) and `small.sif` (busybox)."""
 PODMAN_ROOT = "unix:///tmp/rollout-test-podman/root/podman.sock"
 PODMAN_USER = "unix:///tmp/rollout-test-podman/user/podman.sock"
 """Where components/podman.sh puts them."""
@@ -91,9 +91,9 @@ def _docker_engines() -> str | None:
 
 
 def _apptainer() -> str | None:
-    if not (APPTAINER / "base.sif").exists():
-        return f"there is no {APPTAINER}/base.sif: `tests/components/apptainer.sh up` makes it"
-    return _run(str(APPTAINER / "usr/bin/apptainer"), "-s", "exec", str(APPTAINER / "base.sif"), "true")
+    if not (APPTAINER / "small.sif").exists():
+        return f"there is no {APPTAINER}/small.sif: `tests/components/apptainer.sh up` makes it"
+    return _run(str(APPTAINER / "usr/bin/apptainer"), "-s", "exec", "--no-privs", str(APPTAINER / "base.sif"), "true")
 
 
 COMPONENTS: dict[str, Callable[[], str | None]] = {

@@ -1,7 +1,7 @@
 #!/bin/sh
 # An Apptainer for tests, and an image to start from, on a Debian machine as root:
 #
-#     tests/components/apptainer.sh up      puts Apptainer and base.sif into $ROLLOUT_APPTAINER_STATE, adds a user for tests
+#     tests/components/apptainer.sh up      puts Apptainer, base.sif and small.sif (busybox) into $ROLLOUT_APPTAINER_STATE, adds a user for tests
 #     tests/components/apptainer.sh down    removes both
 #
 # Apptainer comes from Debian's newest suite, with the libraries that it needs beside it, so that it runs where the machine's own are
@@ -20,10 +20,11 @@ install() {
     set -- -qq -o "Dir::Etc::SourceList=$state/apt/list" -o Dir::Etc::SourceParts=/dev/null \
         -o "Dir::State::Lists=$state/apt/lists" -o "Dir::Cache=$state/apt/cache" -o APT::Sandbox::User=root
     apt-get "$@" update
-    (cd "$state/apt" && apt-get "$@" download apptainer/sid libc6/trixie libseccomp2/trixie libsqlite3-0/trixie 2> /dev/null)
+    wanted="apptainer/sid busybox-static/trixie libc6/trixie libseccomp2/trixie libsqlite3-0/trixie"
+    (cd "$state/apt" && apt-get "$@" download $wanted 2> /dev/null)
     for package in "$state"/apt/*.deb; do
         case $package in
-        */apptainer_*) dpkg-deb -x "$package" "$state" ;;
+        */apptainer_* | */busybox-static_*) dpkg-deb -x "$package" "$state" ;;
         *) dpkg-deb -x "$package" "$state/libraries" ;;
         esac
     done
@@ -40,8 +41,16 @@ install() {
     ln -sfn ../../etc "$state/usr/lib/etc"
     ln -sfn ../../var "$state/usr/lib/var"
     ln -sf apptainer "$state/usr/bin/singularity"
-    sed -i -e 's/^systemd cgroups = .*/systemd cgroups = no/' "$state/etc/apptainer/apptainer.conf"
+    # for machines without systemd, and for a root that does not have every capability
+    sed -i -e 's/^systemd cgroups = .*/systemd cgroups = no/' -e 's/^root default capabilities = .*/root default capabilities = file/' \
+        "$state/etc/apptainer/apptainer.conf"
     rm -rf "$state/apt"
+}
+
+pack() { # NAME: the folder NAME as NAME.sif
+    "$state/usr/bin/apptainer" -s build --force --mksquashfs-args "-comp gzip -Xcompression-level 1" "$state/$1.part" "$state/$1"
+    mv "$state/$1.part" "$state/$1.sif"
+    rm -rf "${state:?}/$1"
 }
 
 case ${1:-} in
@@ -57,15 +66,25 @@ up)
             patchelf mmdebstrap squashfs-tools squashfuse fuse2fs fuse-overlayfs uidmap util-linux > "$state/install.log"
     fi
     [ -x "$state/usr/bin/singularity" ] || install
-    id "$user" > /dev/null 2>&1 || useradd --no-create-home --home-dir /nonexistent "$user"
+    id "$user" > /dev/null 2>&1 || useradd --create-home --home-dir "$state/home" "$user"
     [ ! -e /dev/fuse ] || chmod 666 /dev/fuse # as distributions have it
     if [ ! -e "$state/base.sif" ]; then
         rm -rf "$state/base"
         mmdebstrap --quiet --variant=minbase --include="$packages" trixie "$state/base"
         ln -sf python3 "$state/base/usr/bin/python"
-        "$state/usr/bin/apptainer" -s build --mksquashfs-args "-comp gzip -Xcompression-level 1" "$state/base.part" "$state/base"
-        mv "$state/base.part" "$state/base.sif"
-        rm -rf "$state/base"
+        rm -rf "$state/base/dev" # images have no devices of their own
+        mkdir "$state/base/dev"
+        pack base
+    fi
+    if [ ! -e "$state/small.sif" ]; then
+        mkdir -p "$state/small/bin" "$state/small/etc" "$state/small/root" "$state/small/tmp" "$state/small/usr/bin"
+        chmod 1777 "$state/small/tmp"
+        busybox=$(ls "$state/bin/busybox" "$state/usr/bin/busybox" 2> /dev/null | head -n 1)
+        cp "$busybox" "$state/small/bin/busybox"
+        for applet in $("$busybox" --list); do [ "$applet" = busybox ] || ln -s busybox "$state/small/bin/$applet"; done
+        echo root:x:0:0:root:/root:/bin/sh > "$state/small/etc/passwd"
+        echo root:x:0: > "$state/small/etc/group"
+        pack small
     fi
     ;;
 down)

@@ -24,7 +24,7 @@ from rollout.core.types import EnvironmentSpec, OutputSink, Struct
 from rollout_apptainer import gpus, namespaces, program
 from rollout_apptainer.cache import ImageCache
 from rollout_apptainer.images import Images
-from rollout_apptainer.instance import Instances, Wanted, owned
+from rollout_apptainer.instance import Instances, Wanted, owned, wait_for_end
 from rollout_apptainer.options import ApptainerOptions
 from rollout_apptainer.program import Program, complaint
 from rollout_apptainer.sources import Finder
@@ -141,6 +141,7 @@ class ApptainerBackend:
         scratch = self._scratch_path(job_id)
         if scratch.exists():
             for folder in sorted(await self._blocking(lambda: list(scratch.iterdir()))):
+                await self._blocking(wait_for_end, folder)
                 await self._blocking(namespaces.remove, [folder])
                 removed.append(f"sandbox files {folder}")
             await self._blocking(namespaces.remove, [scratch])
@@ -166,10 +167,7 @@ class ApptainerBackend:
         arguments = [*_ISOLATION, "--uts", *self._privileges()]
         if self._network(spec) == "none":
             arguments += ["--net", "--network", "none"]
-        if self._options.disk == "memory":
-            arguments.append("--writable-tmpfs")
-        else:
-            arguments += ["--overlay", str(folder / ("overlay" if self._options.disk == "folder" else "disk.img"))]
+        arguments += ["--overlay", str(folder / ("overlay" if self._options.disk == "folder" else "disk.img"))]
         if gpu and self._gpus is not None:
             arguments.append(f"--{self._gpus.kind}")
         for mount in self._options.mounts:

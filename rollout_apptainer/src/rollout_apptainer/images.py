@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from rollout.core.aio import Blocking, Once, run_shielded
-from rollout.core.errors import BuildError, ImagePullError, StartError
+from rollout.core.errors import BuildError, ImagePullError, SandboxError, StartError
 from rollout.core.sandbox.build import ImageState, run_steps
 from rollout.core.sandbox.layers import ImageConfig
 from rollout.core.types import EnvironmentSpec, OutputSink
@@ -169,16 +170,27 @@ class Images:
             await run_shielded(self._blocking(namespaces.remove, [work]))
 
     async def _unpack(self, base: Path, root: Path, work: Path, sink: OutputSink | None) -> None:
-        arguments = ["build", "--force", *self._privileges, "--sandbox", str(root), str(base)]
-        done = await self._program.run(arguments, tmp=work, sink=sink)
-        if done.exit_code != 0:
-            raise BuildError(f"the image {base} cannot be unpacked in {work}: {complaint(done.stderr)}")
+        """Make a folder of an image that a build may change."""
+        program = shutil.which("unsquashfs", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
+        try:
+            if base.is_dir() or program is None:
+                arguments = ["build", "--force", *self._privileges, "--sandbox", str(root), str(base)]
+                done = await self._program.run(arguments, tmp=work, sink=sink)
+                if done.exit_code != 0:
+                    raise BuildError(complaint(done.stderr))
+                return
+            # not `build --sandbox`: it unpacks in a container that has no right to give files to users and groups
+            offset = (await self._blocking(sif.read, base)).offset
+            arguments = [program, "-no-progress", "-n", "-o", str(offset), "-d", str(root), str(base)]
+            await namespaces.run(arguments, work / "unsquashfs.log", self._blocking)
+        except SandboxError as error:
+            raise BuildError(f"the image {base} cannot be unpacked in {work}: {error}") from error
 
     async def _describe(self, part: Path, config: ImageConfig, work: Path) -> None:
         """Put into the image what its Dockerfile says, as images that come from a registry have it."""
         file = work / "oci-config.json"
         await self._blocking(file.write_bytes, sif.config_as_oci(config))
-        done = await self._program.run(["sif", "add", "--datatype", _JSON, str(part), str(file)])
+        done = await self._program.run(["sif", "add", "--datatype", _JSON, "--filename", file.name, str(part), str(file)])
         if done.exit_code != 0:
             raise BuildError(f"the image {part} cannot be completed: {complaint(done.stderr)}")
 

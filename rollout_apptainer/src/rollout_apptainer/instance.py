@@ -110,7 +110,7 @@ class Instances:
             if prepare is not None:
                 await prepare()
             pid = await self._launch(wanted)
-            running.monitor = await self._blocking(_watch_parent, pid)
+            running.monitor = await self._blocking(_watch_parent, pid, wanted.folder)
             channel.send(ours, running.config(pid))
         except BaseException as error:
             ours.close()
@@ -220,13 +220,36 @@ class _Running:
         return self.monitor is None or _ended(self.monitor, _END_SEC)
 
 
-def _watch_parent(pid: int) -> int:
+def _watch_parent(pid: int, folder: Path) -> int:
     """A descriptor for the process that mounts and unmounts the container's file systems: when it ends, everything has."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        return os.pidfd_open(int(fields[1]))
-    except OSError as error:
+        parent = int(_stat(pid)[1])
+        descriptor = os.pidfd_open(parent)
+        (folder / "monitor").write_text(f"{parent} {_stat(parent)[19]}")
+    except (OSError, IndexError) as error:
         raise StartError(f"the instance ended at once: {error}") from error
+    return descriptor
+
+
+def wait_for_end(folder: Path) -> None:
+    """Wait until the instance whose folder this is has unmounted its file systems, after its first process was killed. Blocks."""
+    try:
+        pid, started = (folder / "monitor").read_text().split()
+        descriptor = os.pidfd_open(int(pid))
+    except (OSError, ValueError):
+        return  # it was never there, or is gone
+    try:
+        if _stat(int(pid))[19] == started:
+            _ended(descriptor, _END_SEC)
+    except (OSError, IndexError):
+        return
+    finally:
+        os.close(descriptor)
+
+
+def _stat(pid: int) -> list[str]:
+    """What the kernel says of a process, from its state on."""
+    return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
 
 
 def _ended(descriptor: int, timeout_sec: float) -> bool:

@@ -11,7 +11,7 @@ class ApptainerOptions(Struct, frozen=True, kw_only=True):
     """`environment.options` of `type: apptainer`. Relative paths are relative to the job file."""
 
     image: str | None = None
-    """The image of every task, whatever it asks for: a `.sif`, a sandbox folder, `docker://`, `oras://`, `docker-archive:` ..."""
+    """The image of every task, whatever it asks for: a `.sif`, a sandbox folder (`./folder`), `docker://`, `oras://` ..."""
     bases: dict[str, str] = {}
     """Image name (as in FROM or docker_image) to what is used instead of fetching it; as `image`."""
     images: str | None = None
@@ -25,9 +25,9 @@ class ApptainerOptions(Struct, frozen=True, kw_only=True):
     """The command, as a name or a path. Unset: `apptainer`, else `singularity`."""
     fakeroot: bool = False
     """Also when root runs the job: be root of a user namespace only, with the ids of /etc/subuid. Ordinary users always are."""
-    disk: Literal["folder", "image", "memory"] = "folder"
+    disk: Literal["folder", "image"] = "folder"
     """What a trial writes. `folder`: files in `scratch`, each limited to the task's storage. `image`: a file system of that size,
-    in a file; slower. `memory`: at most that much memory."""
+    in a file; slower."""
     network: Literal["none", "host"] | None = None
     """`none`: loopback only, whatever the task says. `host`: the machine's network. Unset: as the task says, and a task that may
     use the network has the machine's own."""

@@ -39,6 +39,8 @@ class Sif(NamedTuple):
 
     id: str
     """Made anew with each build."""
+    offset: int
+    """Where the file system begins, a squashfs; in bytes."""
     config: ImageConfig | None
     """From the OCI image that it was made of; None when it was made of something else."""
 
@@ -60,12 +62,13 @@ def read(path: Path) -> Sif:
         if not 0 < total <= _MAX_DESCRIPTORS or not 0 < at < size:
             raise NotSifError("its header is damaged")
         objects = list(_objects(file, at, total))
-        if not any(entry.kind == _FILE_SYSTEM for entry in objects):
+        system = next((entry for entry in objects if entry.kind == _FILE_SYSTEM), None)
+        if system is None:
             raise NotSifError("there is no file system in it")
         for entry in objects:
             if entry.offset < 0 or entry.size < 0 or entry.offset + entry.size > size:
                 raise NotSifError(f"it is cut off: {entry.offset + entry.size} bytes are needed and {size} are there")
-        return Sif(str(uuid.UUID(bytes=fields[4])), _config(file, objects))
+        return Sif(str(uuid.UUID(bytes=fields[4])), system.offset, _config(file, objects))
 
 
 def _objects(file: BinaryIO, at: int, total: int) -> list[_Object]:

@@ -15,12 +15,14 @@ import select
 import signal
 import socket
 import sys
+import time
 from typing import Any
 
 from . import cgroups, channel, kernel, mounts
 from .init import Init
 
-_EXIT_MSEC = 20_000
+_EXIT_SEC = 20.0
+_PF_EXITING = 0x4
 _NAMESPACES = {  # the user namespace first: it gives the right to enter the others
     "user": kernel.CLONE_NEWUSER,
     "cgroup": kernel.CLONE_NEWCGROUP,
@@ -98,14 +100,44 @@ def _serve(control: socket.socket, config: dict[str, Any]) -> None:
         except ProcessLookupError:
             pass  # it has ended
 
+    def ending() -> bool:
+        return _is_ending(config["pid"], proc)
+
     channel.send(control, {"ready": True})
     try:
-        Init(control, config, proc=proc, kill_all=kill_all, until=process).serve()
+        Init(control, config, proc=proc, kill_all=kill_all, until=process, ending=ending).serve()
     finally:
         kill_all()
-        poll = select.poll()
-        poll.register(process, select.POLLIN)
-        poll.poll(_EXIT_MSEC)
+        control.close()
+        _reap_until_ended(process)
+
+
+def _is_ending(pid: int, proc: int) -> bool:
+    """Whether the first process of the container ends: the kernel then kills every other, and waits for us to notice."""
+    try:
+        descriptor = os.open(f"{pid}/stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
+    except OSError:
+        return True
+    try:
+        fields = os.read(descriptor, 4096).rpartition(b")")[2].split()
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return fields[0] in (b"Z", b"X") or bool(int(fields[6]) & _PF_EXITING)
+
+
+def _reap_until_ended(process: int) -> None:
+    """The first process is not gone before its namespace is empty, for which commands must have been waited for."""
+    poll = select.poll()
+    poll.register(process, select.POLLIN)
+    deadline = time.monotonic() + _EXIT_SEC
+    while not poll.poll(1) and time.monotonic() < deadline:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            continue
 
 
 def main() -> None:

@@ -31,14 +31,17 @@ class Init:
         proc: int,
         kill_all: Callable[[], None],
         until: int | None = None,
+        ending: Callable[[], bool] = lambda: False,
     ) -> None:
         """`proc`: a descriptor of the /proc that knows the ids which `fork` returns. `kill_all`: the last resort against a
-        session that forks too fast. `until`: a descriptor that can be read when there is nothing left to serve."""
+        session that forks too fast. `until`: a descriptor that can be read when there is nothing left to serve.
+        `ending`: whether everything is just being killed, so that a command's end says nothing about the command."""
         self.control = control
         self.config = config
         self.proc = proc
         self.kill_all = kill_all
         self.until = until
+        self.ending = ending
         self.commands: dict[int, int] = {}  # process of a command (also its session) -> the request's id
         self.drains: set[int] = set()
         self.wakeup, wakeup_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -61,6 +64,8 @@ class Init:
                     return
                 if descriptor == self.wakeup:
                     os.read(self.wakeup, 4096)
+                    if self.ending():
+                        return
                     self.reap()
                 elif descriptor == self.control.fileno():
                     received = channel.receive(self.control)

@@ -1,0 +1,177 @@
+"""Whole jobs under `type: apptainer`: the quickstart's tasks, as root and as an ordinary user; what a killed job leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import rollout
+import rollout_apptainer
+from require import APPTAINER, require, unavailable
+from rollout.core.errors import EnvironmentLostError
+from rollout.core.protocols import BackendContext
+from rollout.core.types import EnvironmentSpec
+from rollout.testing.environment import run
+from rollout_apptainer.backend import ApptainerBackend
+from rollout_apptainer.options import ApptainerOptions
+
+ROOT = Path(__file__).parents[2]
+TASKS = ROOT / "examples" / "quickstart" / "tasks"
+USER = "rollout-apptainer"
+PROGRAM = str(APPTAINER / "usr/bin/apptainer")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _apptainer() -> None:
+    require("apptainer")
+
+
+@pytest.fixture(params=["root", "user"])
+def become(request: pytest.FixtureRequest) -> list[str]:
+    """The beginning of a command that runs as that user, in a Python that it may read."""
+    if request.param == "root":
+        if os.geteuid() != 0:
+            pytest.skip("needs root")
+        return [sys.executable]
+    if os.geteuid() != 0:
+        return [sys.executable]
+    if shutil.which("setpriv") is None:
+        unavailable("apptainer", "there is no setpriv to become an ordinary user with")
+    found = importlib.util.find_spec("msgspec")
+    assert found is not None and found.origin is not None and rollout.__file__ and rollout_apptainer.__file__
+    search = [Path(found.origin).parents[1], Path(rollout.__file__).parents[1], Path(rollout_apptainer.__file__).parents[1]]
+    home = f"HOME={APPTAINER}/home"
+    drop = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--inh-caps=-all", "env", home, f"USER={USER}"]
+    drop += [f"PYTHONPATH={os.pathsep.join(map(str, search))}", "PYTHONDONTWRITEBYTECODE=1"]
+    for python in (sys.executable, "/usr/bin/python3"):
+        if subprocess.run([*drop, python, "-c", "import rollout, msgspec, yaml"], capture_output=True, cwd="/").returncode == 0:
+            return [*drop, python]
+    return unavailable("apptainer", "no Python that an ordinary user may use can import Rollout")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Not tmp_path: pytest closes the folder above to others."""
+    path = Path(tempfile.mkdtemp(prefix="rollout-apptainer-test-"))
+    path.chmod(0o777)
+    yield path
+    shutil.rmtree(path)
+
+
+def job_file(folder: Path, name: str, **changes: object) -> Path:
+    options = {"program": PROGRAM, "bases": {"python:3.12-bookworm": str(APPTAINER / "base.sif")}, "cache": str(folder / "cache")}
+    options |= {"scratch": str(folder / "scratch")}
+    job = {"name": name, "n_concurrent_trials": 2, "environment": {"type": "apptainer", "options": options}, **changes}
+    path = folder / "job.json"
+    path.write_text(json.dumps(job))
+    return path
+
+
+def rollout_job(become: list[str], folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*become, "-m", "rollout", *arguments],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def instances() -> str:
+    return subprocess.run(["ps", "-eo", "args"], check=True, capture_output=True, text=True).stdout
+
+
+def test_the_quickstart_is_solved_by_the_oracle_and_by_nobody_else(become: list[str], folder: Path) -> None:
+    for name in sorted(path.name for path in TASKS.iterdir())[:2]:
+        shutil.copytree(TASKS / name, folder / "tasks" / name)
+    job_file(folder, "quick", agents=[{"name": "oracle"}, {"name": "nop"}], datasets=[{"path": str(folder / "tasks")}])
+    process = rollout_job(become, folder, "job.json")
+    output, _ = process.communicate(timeout=280)
+    assert process.returncode == 0, output
+    lines = (folder / "jobs" / "quick" / "trials.jsonl").read_text().splitlines()
+    records = {record["trial_id"]: record for record in map(json.loads, lines)}
+    for agent, reward in (("oracle", 1.0), ("nop", 0.0)):
+        assert [record["reward"] for record in records.values() if record["agent_name"] == agent] == [reward] * 2
+    assert list((folder / "scratch").iterdir()) == []
+
+
+@pytest.mark.parametrize("servers_too", [False, True], ids=["rollout", "everything"])
+def test_a_killed_job_leaves_nothing_after_clean(become: list[str], folder: Path, servers_too: bool) -> None:
+    task = folder / "tasks" / "slow"
+    (task / "tests").mkdir(parents=True)
+    (task / "instruction.md").write_text("Wait.")
+    (task / "task.toml").write_text(f'version = "1.0"\n[environment]\ndocker_image = "{APPTAINER}/small.sif"\n')
+    (task / "tests" / "test.sh").write_text("#!/bin/sh\necho 1 > /logs/verifier/reward.txt\n")
+    mark = f"killed-{os.urandom(4).hex()}"
+    agents = [{"name": "waits", "execute": "#!/bin/sh\nsleep 600\n"}]
+    job_file(folder, mark, n_attempts=2, agents=agents, datasets=[{"path": str(folder / "tasks")}])
+    process = rollout_job(become, folder, "job.json")
+    try:
+        deadline = time.monotonic() + 120
+        while instances().count(f"[rollout-{mark}") < 2 and time.monotonic() < deadline and process.poll() is None:
+            time.sleep(0.1)
+        time.sleep(0.5)
+        if servers_too:
+            children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+            for pid in children:
+                os.kill(int(pid), signal.SIGKILL)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    cleaning = rollout_job(become, folder, "clean", str(folder / "jobs" / mark))
+    output, _ = cleaning.communicate(timeout=100)
+    assert cleaning.returncode == 0, output
+    assert f"[rollout-{mark}" not in instances()
+    assert list((folder / "scratch").iterdir()) == []
+
+
+@pytest.mark.parametrize("victim", ["first process", "monitor"])
+async def test_an_instance_that_is_killed_is_lost_and_leaves_nothing(tmp_path: Path, victim: str) -> None:
+    options = ApptainerOptions(program=PROGRAM, image=str(APPTAINER / "small.sif"), scratch=str(tmp_path / "scratch"))
+    context = BackendContext(job_id=f"lost-{victim[0]}", work_dir=tmp_path / "work", cache_dir=tmp_path / "cache", concurrency=2)
+    backend = ApptainerBackend(options, context)
+    spec = EnvironmentSpec(task_name="task", directory=None, digest="d")
+    environment = await backend.start(spec, await backend.prepare(spec))
+    (pid_file,) = (tmp_path / "scratch").glob("*/*/pid")
+    pid = int(pid_file.read_text())
+    if victim == "monitor":
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    running = asyncio.ensure_future(run(environment, "sleep 600"))
+    assert (await run(environment, "echo alive")).stdout == b"alive\n"
+    os.kill(pid, signal.SIGKILL)
+    if victim == "first process":
+        with pytest.raises(EnvironmentLostError):
+            await running
+        with pytest.raises(EnvironmentLostError):
+            await run(environment, "true")
+    await environment.stop()
+    await asyncio.gather(running, return_exceptions=True)
+    assert list((tmp_path / "scratch" / f"rollout-{os.geteuid()}-lost-{victim[0]}").iterdir()) == []
+    assert await backend.reap(f"lost-{victim[0]}") == []
+    await backend.aclose()
+
+
+async def test_instances_on_other_machines_are_named(tmp_path: Path) -> None:
+    said: list[str] = []
+    context = BackendContext(
+        job_id="here", work_dir=tmp_path / "work", cache_dir=tmp_path / "cache", concurrency=2, warn=said.append
+    )
+    (tmp_path / "work" / "instances").mkdir(parents=True)
+    (tmp_path / "work" / "instances" / "one.json").write_text(json.dumps({"host": "node17", "folder": "/tmp/x"}))
+    backend = ApptainerBackend(ApptainerOptions(program=PROGRAM, scratch=str(tmp_path / "scratch")), context)
+    assert await backend.reap("here") == []
+    assert said == ["1 instances of this job may still run on node17: run `rollout clean` there too"]
+    await backend.aclose()
