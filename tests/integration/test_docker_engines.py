@@ -18,6 +18,7 @@ import pytest_asyncio
 
 from engines import IMAGE, Dockerd, Sshd, certificates, engine, free_port
 from integration.jobs import command, environ, rollout, trial_results, write_job, write_task
+from require import unavailable
 from rollout.core.errors import EnvironmentLostError, HostLostError, SandboxError
 from rollout.core.protocols import BackendContext
 from rollout.core.types import Command, EnvironmentSpec
@@ -171,6 +172,26 @@ async def test_an_engine_over_ssh(first: Dockerd, ssh: Sshd, new_backend: NewBac
     await use(backend)
     await backend.aclose()
     assert not [line for line in _processes() if str(ssh.config) in line], "an ssh was left behind"
+
+
+@pytest.mark.parametrize("way", ["tls", "ssh"])
+async def test_what_the_docker_command_does_reaches_the_same_engine(
+    first: Dockerd, certs: Path, port: int, ssh: Sshd, new_backend: NewBackend, tmp_path: Path, way: str
+) -> None:
+    if subprocess.run(["docker", "buildx", "version"], capture_output=True, check=False).returncode != 0:
+        unavailable("docker", "the docker command has no buildx")
+    tls = TlsOptions(**{key: f"{certs}/{key}.pem" for key in ("ca", "cert", "key")})
+    options = {
+        "tls": DockerOptions(host=f"tcp://127.0.0.1:{port}", tls=tls),
+        "ssh": DockerOptions(host=f"ssh://engines{first.socket}"),
+    }
+    (tmp_path / "environment").mkdir()
+    (tmp_path / "environment/Dockerfile").write_text(f"FROM {IMAGE}\nRUN --mount=type=cache,target=/c echo {way} > /mark\n")
+    backend = new_backend(options[way])
+    image = await backend.prepare(spec(docker_image=None, directory=str(tmp_path / "environment")))
+    assert first.docker("run", "--rm", "--network", "none", image, "cat", "/mark") == way
+    await backend.remove(image)
+    assert not first.docker("images", "-q", image)
 
 
 async def test_a_tunnel_that_broke_is_made_again(first: Dockerd, ssh: Sshd, new_backend: NewBackend) -> None:
