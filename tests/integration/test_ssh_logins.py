@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from engines import Sshd
 from integration.jobs import rollout, trial_results, write_job, write_task
 from require import require
 from rollout_ssh.address import parse_host, read_ssh_config, resolve
@@ -173,6 +175,20 @@ def test_a_job_that_cannot_begin_says_why_in_a_line(tmp_path: Path, changes: dic
     assert says in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "jobs").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="starts an sshd that lets root in")
+def test_the_machine_that_rollout_runs_on_is_not_leased(tmp_path: Path) -> None:
+    server = Sshd(tmp_path / "sshd")
+    server.start()
+    try:
+        write_task(tmp_path / "tasks" / "one")
+        environment = {"hosts": ["engines"], "config": str(server.config), "agent": False, "mode": "host"}
+        done = rollout(tmp_path, write_job(tmp_path, {"environment": {"type": "ssh", "options": environment}}))
+        assert done.returncode == 2, done.stderr
+        assert "this is the machine that Rollout runs on" in done.stderr
+    finally:
+        server.stop()
 
 
 def test_a_job_begins_without_a_host_that_is_down_and_says_so(tmp_path: Path) -> None:

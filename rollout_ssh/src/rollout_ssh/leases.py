@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import paramiko
 
@@ -21,6 +22,7 @@ from rollout_ssh.holder import Holder
 from rollout_ssh.host import Host
 
 _CUTS = "it can cut the network off"
+_SELF = "cat /proc/sys/kernel/random/boot_id; stat -c %d:%i /"
 _NEEDED = "head timeout comm mkfifo chroot sort tr ls tar"
 _PROBE = f"""
 [ -w / ] || {{ echo "it takes a user who may write to /, such as root"; exit 1; }}
@@ -87,6 +89,11 @@ def probe(host: Host) -> bool:
     """
     connection = host.connect()
     try:
+        if ask(connection, _SELF) == _self():
+            raise Refused(
+                f"{host.name}: mode: host: this is the machine that Rollout runs on, and a lease would remove what others put "
+                "into /tmp meanwhile; use `mode: namespace`"
+            )
         said = ask(connection, _PROBE)
     except BaseException:
         connection.close()
@@ -95,6 +102,12 @@ def probe(host: Host) -> bool:
     if said not in (_CUTS, ""):
         raise Refused(f"{host.name}: mode: host: {said}")
     return said == _CUTS
+
+
+def _self() -> str:
+    """What `_SELF` prints on this machine."""
+    status = os.stat("/")
+    return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}\n{status.st_dev}:{status.st_ino}"
 
 
 async def put_back(host: Host, job_id: str, blocking: Blocking, lost_after_sec: float) -> list[str]:
