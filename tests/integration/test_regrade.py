@@ -135,7 +135,9 @@ async def test_a_killed_regrade_is_resumed(tmp_path: Path) -> None:
     for name in names:
         hangs = f"    open({str(started)!r}, 'w').close()\n    import time\n    time.sleep(1000)\n" if name == "c" else ""
         (tmp_path / f"tasks/{name}/tests/evaluate.py").write_text(f"def evaluate(task):\n{hangs}    return 0.5\n")
-    process = subprocess.Popen(command("regrade", job, "-n", "1"), cwd=tmp_path, env=environ(tmp_path), stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command("regrade", job, "-n", "1"), cwd=tmp_path, env=environ(tmp_path, TMPDIR=str(tmp_path)), stdout=subprocess.DEVNULL
+    )
     async with asyncio.timeout(60):
         while not started.exists():
             await asyncio.sleep(0.01)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -338,7 +339,8 @@ async def main():
 
 asyncio.run(main())
 """
-    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=subprocess.PIPE)
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=subprocess.PIPE, env=env)
     assert parent.stdout is not None
     worker = int(await parent.stdout.readline())
     assert alive(worker)
