@@ -25,7 +25,7 @@ from rollout.core.atif import decode_atif
 from rollout.core.config.load import load_dataset_file, load_job, load_task_config
 from rollout.core.episodes import Episode, Task, Trajectory
 from rollout.core.errors import UsageError
-from rollout.core.plugins import decode_options, find
+from rollout.core.plugins import decode_options, find, named
 from rollout.core.records import ErrorInfo
 from rollout.core.sandbox.recipe import parse
 from rollout.core.tasks.registry import Origin, registry_of
@@ -72,7 +72,8 @@ def test_yaml_is_a_job_file_or_a_part_of_one(block: Block, tmp_path: Path) -> No
         verifier.cls(decode_options(verifier, chosen[1], "verifier"))
     for agent in config.agents:
         if not agent.inline and agent.plugin not in _EXAMPLE["rollout.agents"]:
-            decode_options(find("agents", agent.plugin), agent.options, "agents")
+            name, options = named("agents", agent.plugin, agent.options)
+            decode_options(find("agents", name), options, "agents")
 
 
 @of("json")

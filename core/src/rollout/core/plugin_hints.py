@@ -30,7 +30,7 @@ _DISTRIBUTIONS: dict[str, dict[str, str]] = {
         "ssh": "rollout-ssh",
     },
     "rewards": dict.fromkeys(_REWARDS, "rollout-rewards"),
-    "agents": {**dict.fromkeys(_AGENTS, "rollout-agents"), "acp": "rollout-acp"},
+    "agents": {**dict.fromkeys(_AGENTS, "rollout-agents"), "acp": "rollout-acp", "acpx": "rollout-acp"},
 }
 
 

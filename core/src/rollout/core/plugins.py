@@ -99,6 +99,30 @@ def find(kind: str, name: str) -> Plugin:
     return Plugin(info, _load(info, entry_point))
 
 
+def named(kind: str, name: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The plugin and the options that a job file means: `NAME:REST` and `NAME/REST` are plugin NAME with options made of REST,
+    if that plugin knows such names.
+
+    Raises:
+        PluginError: the plugin cannot be imported.
+        ConfigError: an option is given twice.
+    """
+    match = re.match(r"([\w.-]+)[:/](.+)", name, re.DOTALL)
+    bare = name.rpartition(":")[2]
+    if match is None or (kind, name) in _overrides or any(info.name in (name, bare) for info in list_plugins(kind)):
+        return name, dict(options)
+    if not any(info.name == match[1] for info in list_plugins(kind)):
+        return name, dict(options)
+    options_of_name = getattr(find(kind, match[1]).cls, "options_of_name", None)
+    if options_of_name is None:
+        return name, dict(options)
+    made: dict[str, Any] = options_of_name(match[2])
+    for key in made:
+        if key in options:
+            raise ConfigError(f"{_SINGULAR[kind]} {name!r} says already what option {key!r} is; leave the option out")
+    return match[1], {**options, **made}
+
+
 def load(info: PluginInfo) -> Plugin:
     """Load a plugin from the list, whatever else has its name.
 
@@ -269,7 +293,7 @@ def _unknown(kind: str, name: str) -> str:
     text = f"no {_SINGULAR[kind]} {name!r} is installed{_did_you_mean(bare, {*here, *known_names(kind)} - {bare})}"
     left_out = [info for info, _ in _scan(tuple(sys.path))[0] if info.kind == kind and info.name == bare]
     left_out = [info for info in left_out if not dist or _normal(info.dist) == _normal(dist)]
-    hint = distribution_for(kind, bare)
+    hint = distribution_for(kind, bare) or distribution_for(kind, re.split("[:/]", name)[0])
     if left_out:
         text += f"; {left_out[0].dist} has it, and {_ALLOWED_VARIABLE} leaves that out"
     elif hint is not None:

@@ -31,6 +31,7 @@ from rollout.core.types import (
     TaskFolder,
     TransferLimits,
     TransferReport,
+    Usage,
     VerifyResult,
 )
 
@@ -292,6 +293,11 @@ class AgentContext(Struct, frozen=True, kw_only=True):
     attempt: int = 1
     base_dir: Path = Path()
     """Relative paths in the agent's options are relative to this, the folder of the job file."""
+    spent: Callable[[Usage], None] = lambda usage: None
+    """Tell what the agent has used since its first prompt, as often as it tells: beyond the trial's budget the prompt is
+    cancelled. What was told last counts where neither a turn nor the trajectory says anything."""
+    redact: Callable[[bytes], bytes] = lambda data: data
+    """Take the secrets out of what the agent records by itself: of whole lines or files, not of chunks."""
 
     def __repr__(self) -> str:
         return f"AgentContext(name={self.name!r})"
@@ -332,6 +338,9 @@ class Agent(Protocol):
     A class may have a method `trajectory(self, logs: Path) -> TrajectoryReport | None`: what the agent did, also when it failed
     or ran out of time. It is called once, in a thread, when the session is closed and `/logs/agent` was copied to the folder
     `logs` on the host. What it raises is a warning of the trial.
+
+    A class may have a static method `options_of_name(rest: str) -> dict[str, Any]`: then `NAME:REST` and `NAME/REST` in a job
+    file mean this plugin too, with the options that the method makes of REST.
     """
 
     api_version: ClassVar[tuple[int, int]]

@@ -93,11 +93,11 @@ class TrajectoryBuilder:
 
     def say(self, text: str, *, timestamp: str | None = None) -> None:
         """More of the agent's text: a chunk of a stream."""
-        self._current(timestamp).text.append(text)
+        self._next(timestamp).text.append(text)
 
     def think(self, text: str, *, timestamp: str | None = None) -> None:
         """More of the agent's thoughts."""
-        self._current(timestamp).reasoning.append(text)
+        self._next(timestamp).reasoning.append(text)
 
     def call(
         self,
@@ -148,6 +148,12 @@ class TrajectoryBuilder:
             extra=self.extra or None,
         )
         return msgspec.structs.replace(made, final_metrics=self.totals or totals(made.usage(), len(steps)))
+
+    def _next(self, timestamp: str | None) -> _Draft:
+        """The step that words belong to: what is said after a call is said in another step."""
+        if self._steps and self._steps[-1].calls:
+            self._steps.append(_Draft("agent", "", timestamp, None))
+        return self._current(timestamp)
 
     def _current(self, timestamp: str | None) -> _Draft:
         if not self._steps or self._steps[-1].source != "agent":

@@ -39,7 +39,7 @@ class _Sandbox(FakeEnvironment):
     """A fake sandbox in which every command ends in the same way."""
 
     def __init__(self, *, exit_code: int = 0, hangs: bool = False, lost: bool = False) -> None:
-        super().__init__(FakeWorld(), environment_spec())
+        super().__init__(FakeWorld(processes=True), environment_spec())
         self.lost = lost
         self._exit_code = exit_code
         self._hangs = hangs
@@ -155,6 +155,7 @@ class AgentSuite(KnownFailures):
         used = len(sandbox.commands_run())
         await session.prompt(_INSTRUCTION)
         if len(sandbox.commands_run()) == used:
+            await session.close()
             pytest.skip("it does not use the sandbox")
         sandbox.lost = True
         with pytest.raises(EnvironmentLostError):
@@ -180,6 +181,7 @@ class AgentSuite(KnownFailures):
                 await asyncio.sleep(0)
             if prompt.done():
                 await prompt
+                await session.close()
                 pytest.skip("it does not use the sandbox")
             prompt.cancel()
             with pytest.raises(asyncio.CancelledError):

@@ -24,6 +24,7 @@ from rollout.core.protocols import (
     API_VERSION,
     DOCKER_IMAGE,
     EXEC_USER,
+    LIVE_STDIO,
     NETWORK_NONE,
     AgentContext,
     BackendContext,
@@ -43,6 +44,7 @@ from rollout.core.types import (
     TransferReport,
     VerifyResult,
 )
+from rollout.testing.host_process import start_on_host
 
 Reaction = Callable[["FakeEnvironment", Command], Any]
 """What a command does: it may change `environment.files`, raise, wait (when async), and returns an exit code, an ExecResult,
@@ -102,9 +104,14 @@ class FakeWorld:
         faults: Mapping[str, Fault] | None = None,
         capabilities: frozenset[str] = frozenset({EXEC_USER, NETWORK_NONE, DOCKER_IMAGE}),
         record: bool = True,
+        processes: bool = False,
     ) -> None:
         """`commands`: file name of a program or script to what it does; those not listed succeed and do nothing.
-        `record` keeps every call in `calls`; switch it off where there are very many."""
+        `record` keeps every call in `calls`; switch it off where there are very many. `processes` lets `open` start programs,
+        on this machine and with all its rights."""
+        self.processes = processes
+        if processes:
+            capabilities |= {LIVE_STDIO}
         self.commands: dict[str, Reaction] = {"test.sh": reward(1.0), **(commands or {})}
         self.faults: dict[str, Fault] = dict(faults or {})
         self.capabilities = capabilities
@@ -257,7 +264,11 @@ class FakeEnvironment:
         return result
 
     async def open(self, command: Command, sink: OutputSink | None = None) -> Process:
-        raise RolloutError("a fake environment has no live processes")
+        """Start it on this machine, where the world allows that."""
+        if not self.world.processes:
+            raise RolloutError("a fake environment has no live processes, unless its FakeWorld says `processes=True`")
+        await self._step("exec", command)
+        return await start_on_host(command, sink, os.environ)
 
     async def upload(self, source: Path, target: str, *, owner: str | None = None) -> None:
         await self._step("upload", target)

@@ -24,7 +24,7 @@ from rollout.core.job.planned import PlannedAgent, PlannedDataset, PlannedTask, 
 from rollout.core.job.planned_rows import row_folder_key
 from rollout.core.job.store import CONFIG, JobStore, read_json
 from rollout.core.job.task_planner import TaskPlanner, fingerprint_of
-from rollout.core.plugins import Plugin, decode_options, find, versions
+from rollout.core.plugins import Plugin, decode_options, find, named, versions
 from rollout.core.protocols import (
     DOCKER_IMAGE,
     EXEC_USER,
@@ -201,7 +201,8 @@ class _Planner:
 
     def _agent(self, index: int, agent: AgentConfig, names: FolderNames) -> PlannedAgent:
         try:
-            plugin, options = self._plugin("agents", agent.plugin, agent.plugin_options, f"agents[{index}]")
+            name, raw = named("agents", agent.plugin, agent.plugin_options)
+            plugin, options = self._plugin("agents", name, raw, f"agents[{index}]")
         except PluginError as error:
             if not agent.type and not agent.inline and "no agent" in str(error):
                 raise PluginError(f"{error}; or give `execute:` to define it here") from error
@@ -211,7 +212,7 @@ class _Planner:
                 self._warnings.append(f"agents[{index}].env.{key} holds a secret literally; write ${{{key}}} and set it outside")
         identify = getattr(plugin.cls, "identity", None)
         identity = identify(options, self._base_dir) if identify is not None else None
-        spec = AgentSpec(name=agent.name, plugin=agent.plugin, options=agent.plugin_options, env=agent.env, user=agent.user)
+        spec = AgentSpec(name=agent.name, plugin=name, options=raw, env=agent.env, user=agent.user)
         return PlannedAgent(
             spec=spec,
             folder=names(agent.name),

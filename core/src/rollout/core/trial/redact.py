@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
@@ -56,11 +57,17 @@ def _without_secrets(value: Any, secret: bool) -> Any:
     return "[redacted]" if secret and isinstance(value, str) and value and "${" not in value else value
 
 
+def _in_json(value: str) -> set[str]:
+    return {json.dumps(value, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False)}
+
+
 class Redactor:
     """Replaces known secrets by `[redacted:NAME]` in text, in streams and in files."""
 
     def __init__(self, secrets: Mapping[str, str]) -> None:
-        self._names = {value.encode(): name.encode() for value, name in secrets.items()}
+        # Inside of JSON a secret is spelled with escapes.
+        spelled = {text: name for value, name in secrets.items() for text in (value, *_in_json(value))}
+        self._names = {value.encode(): name.encode() for value, name in spelled.items()}
         longest_first = sorted(self._names, key=len, reverse=True)
         self._pattern = re.compile(b"|".join(map(re.escape, longest_first))) if longest_first else None
         self._overlap = len(longest_first[0]) - 1 if longest_first else 0

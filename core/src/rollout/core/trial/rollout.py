@@ -587,7 +587,13 @@ class Rollout:
             solution_env=lambda: self._services.expand(spec.task.env),
             root_user=self._root,
             sink=self._agent_sink,
+            spent=self._spending,
+            redact=self._services.redactor.redact,
         )
+
+    def _spending(self, usage: Usage) -> None:
+        """What the agent says that it has used so far."""
+        self._usage = usage
 
     def _agent_sink(self, stream: Stream, chunk: bytes) -> None:
         """What an agent prints belongs to `setup/` until it is installed, to `agent/` from then on."""

@@ -1,0 +1,76 @@
+"""`acpx/AGENT`: an agent that is installed and configured as always, and spoken to over ACP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rollout import API_VERSION, AgentContext, ConfigError, TrajectoryReport
+from rollout.core.plugins import Plugin, decode_options, find
+from rollout_acp.options import SessionOptions
+from rollout_acp.session import AcpSession
+
+
+class AcpxOptions(SessionOptions, frozen=True, kw_only=True):
+    agent: str
+    """The agent plugin."""
+    options: dict[str, Any] = {}
+    """Its options."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        wrapped(self)
+
+
+class AcpxAgent:
+    """Another agent plugin over ACP. `acpx/AGENT` as an agent's name is this agent with that plugin.
+
+    The plugin's installation, variables and credentials are its own; its class says with `acp_command(options)` how it is started
+    so that it speaks ACP.
+    """
+
+    api_version = API_VERSION
+    options_type = AcpxOptions
+
+    def __init__(self, options: AcpxOptions, context: AgentContext) -> None:
+        plugin, inner = wrapped(options)
+        self._options = options
+        self._context = context
+        self._command: str = plugin.cls.acp_command(inner)
+        self._inner = plugin.cls(inner, context)
+        self._session: AcpSession | None = None
+
+    @staticmethod
+    def options_of_name(rest: str) -> dict[str, Any]:
+        """The options that the rest of `acpx/AGENT` stands for."""
+        return {"agent": rest}
+
+    async def install(self) -> None:
+        await self._inner.install()
+
+    def shared_install(self, withheld: frozenset[str]) -> str | None:
+        shared = getattr(self._inner, "shared_install", None)
+        made_of: str | None = shared(withheld) if shared is not None else None
+        return made_of
+
+    async def connect(self) -> AcpSession:
+        self._session = AcpSession(self._options, self._command, self._context)
+        await self._session.start()
+        return self._session
+
+    def trajectory(self, logs: Path) -> TrajectoryReport | None:
+        return self._session.report() if self._session is not None else None
+
+
+def wrapped(options: AcpxOptions) -> tuple[Plugin, Any]:
+    """The plugin that is meant, and its options.
+
+    Raises:
+        PluginError: there is none of that name.
+        ConfigError: its options are wrong, or it does not speak ACP.
+    """
+    plugin = find("agents", options.agent)
+    inner = decode_options(plugin, options.options, f"agent {options.agent}")
+    if getattr(plugin.cls, "acp_command", None) is None or not plugin.cls.acp_command(inner):
+        raise ConfigError(f"agent {options.agent} does not speak ACP; give the command of one that does: `acp:COMMAND`")
+    return plugin, inner
