@@ -15,7 +15,6 @@ import pytest
 
 import rollout
 import rollout_apptainer
-
 from require import APPTAINER, require, unavailable
 from rollout.core.protocols import DOCKER_IMAGE, EXEC_USER, LIVE_STDIO, NETWORK_NONE, BackendContext
 from rollout.core.types import EnvironmentSpec

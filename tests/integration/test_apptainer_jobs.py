@@ -94,12 +94,13 @@ def instances() -> str:
     return subprocess.run(["ps", "-eo", "args"], check=True, capture_output=True, text=True).stdout
 
 
+@pytest.mark.timeout(700)
 def test_the_quickstart_is_solved_by_the_oracle_and_by_nobody_else(become: list[str], folder: Path) -> None:
     for name in sorted(path.name for path in TASKS.iterdir())[:2]:
         shutil.copytree(TASKS / name, folder / "tasks" / name)
     job_file(folder, "quick", agents=[{"name": "oracle"}, {"name": "nop"}], datasets=[{"path": str(folder / "tasks")}])
     process = rollout_job(become, folder, "job.json")
-    output, _ = process.communicate(timeout=280)
+    output, _ = process.communicate(timeout=650)
     assert process.returncode == 0, output
     lines = (folder / "jobs" / "quick" / "trials.jsonl").read_text().splitlines()
     records = {record["trial_id"]: record for record in map(json.loads, lines)}
