@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -152,6 +153,19 @@ async def test_sandboxes_on_a_lost_host_do_not_touch_those_on_another(bench: Ben
     await there.exec(Command(argv=("touch", "/tmp/go")))
     assert (await on_other).stdout.endswith(b"done\n")
     await asyncio.gather(here.stop(), there.stop())
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_starts_that_are_cancelled_leave_no_connection_behind(bench: Bench, mode: str) -> None:
+    backend = bench.backend(ONE, mode=mode)
+    for delay in (0.0, 0.01, 0.05, 0.1):
+        starting = asyncio.ensure_future(backend.start(SPEC, "none"))
+        await asyncio.sleep(delay)
+        starting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await (await starting).stop()
+    await backend.aclose()
+    await asyncio.to_thread(wait_until, ONE, "[ \"$(ps ax | grep -c '[s]shd: root@notty')\" = 0 ]")
 
 
 async def test_what_a_relay_that_was_killed_left_is_found_and_removed(bench: Bench) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import paramiko
 
-from rollout.core.aio import Blocking
+from rollout.core.aio import Blocking, run_shielded
 from rollout_ssh.connection import Connection, Unreachable
 
 # sshd allows ten on one connection by default, and counts those that are being closed.
@@ -15,6 +15,22 @@ _PER_CONNECTION = 8
 _MAX_CONNECTIONS = 32
 _WAIT_SEC = 0.05
 _OPEN_SEC = 60.0
+
+
+async def connected(connect: Callable[[], Connection], blocking: Blocking) -> Connection:
+    """Connect in a thread. A connection that nobody waits for any more, when it is there, is closed."""
+    connecting = asyncio.ensure_future(blocking(connect))
+    try:
+        return await asyncio.shield(connecting)
+    except asyncio.CancelledError:
+        await run_shielded(_unwanted(connecting, blocking))
+        raise
+
+
+async def _unwanted(connecting: asyncio.Future[Connection], blocking: Blocking) -> None:
+    await asyncio.wait([connecting])
+    if not connecting.cancelled() and connecting.exception() is None:
+        await blocking(connecting.result().close)
 
 
 class _Line:
@@ -88,7 +104,7 @@ class Channels:
             async with self._growing:
                 line = self._free()
                 if line is None and len(self._lines) < _MAX_CONNECTIONS:
-                    line = _Line(await self._blocking(self._connect))
+                    line = _Line(await connected(self._connect, self._blocking))
                     line.limit = self._limit
                     line.used = 1
                     self._lines.append(line)

@@ -25,7 +25,7 @@ class Host:
         self._options = options
         self._job_id = job_id
         self._session: Session | None = None
-        self._connecting = asyncio.Lock()
+        self._launching: asyncio.Future[Session] | None = None
         self._spare: Connection | None = None
         self._closed = False
         self.cuts_network = True
@@ -81,20 +81,30 @@ class Host:
         Raises:
             Refused, Unreachable
         """
-        async with self._connecting:
-            session = self._session
-            if session is None or session.ended is not None:
-                session = await blocking(self.launch)
-            session.attach()
-            return session
+        session = self._session
+        if session is None or session.ended is not None:
+            if self._launching is None:
+                # it belongs to no caller: a thread cannot be cancelled, and what it makes must not be lost
+                self._launching = asyncio.ensure_future(blocking(self.launch))
+                self._launching.add_done_callback(self._launched)
+            session = await asyncio.shield(self._launching)
+        session.attach()
+        return session
 
     async def aclose(self, blocking: Blocking) -> None:
         self._closed = True
+        if self._launching is not None:
+            await asyncio.wait([self._launching])
         spare, self._spare = self._spare, None
         if spare is not None:
             await blocking(spare.close)
         if self._session is not None:
             await self._session.aclose()
+
+    def _launched(self, done: asyncio.Future[Session]) -> None:
+        self._launching = None
+        if not done.cancelled():
+            done.exception()  # seen: whoever asked may have gone
 
     def _launch(self, connection: Connection) -> Session:
         timeout = self.login.timeout_sec

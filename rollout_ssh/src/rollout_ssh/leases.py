@@ -16,7 +16,7 @@ from rollout.core.sandbox.config import DEFAULT_WORKDIR
 from rollout.core.types import Command, EnvironmentSpec
 from rollout_ssh import scripts
 from rollout_ssh.bare import BareEnvironment
-from rollout_ssh.channels import Channels
+from rollout_ssh.channels import Channels, connected
 from rollout_ssh.connection import Connection, Refused, Unreachable
 from rollout_ssh.holder import Holder
 from rollout_ssh.host import Host
@@ -50,7 +50,7 @@ async def start_bare(
     Raises:
         Refused, Unreachable, BuildError, StartError, HostLostError
     """
-    connection = await blocking(host.lend)
+    connection = await connected(host.lend, blocking)
     try:
         token = f"{job_id}-{os.urandom(4).hex()}"
         holder = await Holder.take(connection, blocking, token, lost_after_sec, busy, network=network)
@@ -116,7 +116,7 @@ async def put_back(host: Host, job_id: str, blocking: Blocking, lost_after_sec: 
     Raises:
         Refused, Unreachable
     """
-    connection = await blocking(host.connect)
+    connection = await connected(host.connect, blocking)
     try:
         owner = await blocking(ask, connection, _OWNER)
         if not owner.startswith(f"{job_id}-"):
