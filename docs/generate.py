@@ -100,6 +100,22 @@ def hooks(_: str) -> str:
     return _table(("hook", "when"), rows)
 
 
+def agents(_: str) -> str:
+    """The agents that are manifests of rollout-agents."""
+    from rollout_agents import manifests
+
+    rows = []
+    for name in manifests.names():
+        one = getattr(manifests, name.replace("-", "_")).manifest
+        called = ", ".join(f"`{word}`" for word in (one.name, *one.aliases))
+        needs = "; ".join(" or ".join(f"`{word}`" for word in entry.split("|")) for entry in one.requires_env)
+        vendor = f"Its vendor is needed: {one.vendor}." if one.vendor else ""
+        rows.append(
+            (called, f"[{one.description}]({one.homepage})", one.version, needs, " ".join(filter(None, (one.notes, vendor))))
+        )
+    return _table(("name", "agent", "version", "needs", "notes"), rows)
+
+
 def kinds(_: str) -> str:
     """Kinds of plugin, with the built-in ones of each."""
     from rollout.core.plugins import CORE, KINDS, list_plugins
@@ -159,7 +175,7 @@ def package(folder: str) -> str:
 
 GENERATORS: dict[str, Callable[[str], str]] = {
     generator.__name__: generator
-    for generator in (fields, record, errors, commands, events, hooks, kinds, contracts, attacks, rewards, package)
+    for generator in (fields, record, errors, commands, agents, events, hooks, kinds, contracts, attacks, rewards, package)
 }
 
 

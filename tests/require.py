@@ -79,6 +79,11 @@ def _atif() -> str | None:
     return harbor_models.missing()
 
 
+def _agents() -> str | None:
+    """Package indexes that real agents are installed from."""
+    return _run("npm", "view", "@openai/codex", "name") or _run("/usr/bin/python3", "-c", "import venv, ensurepip")
+
+
 def _docker_engines() -> str | None:
     """Engines that the tests start for themselves: see engines.py."""
     if os.geteuid() != 0:
@@ -103,6 +108,7 @@ COMPONENTS: dict[str, Callable[[], str | None]] = {
     "docker": _docker,
     "apptainer": _apptainer,
     "ssh": _ssh,
+    "agents": _agents,
     "docker-engines": _docker_engines,
     "podman": _podman,
     "atif": _atif,

@@ -31,6 +31,7 @@ from rollout.core.sandbox.recipe import parse
 from rollout.core.tasks.registry import Origin, registry_of
 from rollout.core.trial.rewards import parse_reward_json
 from rollout.core.trial.verify_function import evaluate
+from rollout_agents import ManifestAgent
 
 UNCHECKED = {"text", "markdown"}
 """Output of programs, pictures and prose."""
@@ -72,8 +73,15 @@ def test_yaml_is_a_job_file_or_a_part_of_one(block: Block, tmp_path: Path) -> No
         verifier.cls(decode_options(verifier, chosen[1], "verifier"))
     for agent in config.agents:
         if not agent.inline and agent.plugin not in _EXAMPLE["rollout.agents"]:
-            name, options = named("agents", agent.plugin, agent.options)
-            decode_options(find("agents", name), options, "agents")
+            options = agent.plugin_options
+            if agent.manifest is not None:
+                [file] = [other for other in blocks() if (other.page, f"./{other.title}") == (block.page, agent.manifest)]
+                options = {**options, "manifest": tomli.loads(file.text)}
+            name, options = named("agents", agent.plugin, options)
+            plugin = find("agents", name)
+            decoded = decode_options(plugin, options, "agents")
+            if isinstance(plugin.cls, type) and issubclass(plugin.cls, ManifestAgent):
+                assert plugin.cls.of(decoded).execute
 
 
 @of("json")

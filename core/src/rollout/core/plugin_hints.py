@@ -4,20 +4,25 @@ from __future__ import annotations
 
 _AGENTS = (
     "aider",
+    "amp",
     "claude",
     "claude-code",
     "cline",
     "codex",
+    "copilot",
     "cpe",
+    "crush",
     "cursor",
     "gemini",
     "goose",
+    "kimi",
     "mini-swe-agent",
+    "openclaw",
     "opencode",
     "openhands",
+    "pi",
     "qwen-code",
     "swe-agent",
-    "terminus",
 )
 
 _REWARDS = ("exact-match", "f1", "contains", "similarity", "numeric", "mcq", "math", "code", "pytest", "llm-judge")

@@ -329,6 +329,11 @@ class Agent(Protocol):
     is, a file's hash for instance. When that changes, finished trials of the agent run again. It raises ConfigError when the
     agent cannot work at all.
 
+    A class may have a static method `agent_env(options, given, environ) -> dict[str, str]`, called before anything starts:
+    the variables that it needs besides `given` (the job's `env:` of the agent), as an `env:` block says them; what it takes
+    from the host is written `${NAME}`, so that it is redacted. It raises ConfigError when `environ`, the host's variables,
+    lacks one.
+
     A class may have a method `shared_install(self, withheld: frozenset[str]) -> str | None`: all that the installed state
     is made of, as text, when `install` does the same in every trial of the same image; None when it does not. Trials then
     start from one installed image where the backend can keep one: `install` is called once, in a sandbox without the

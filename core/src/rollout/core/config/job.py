@@ -144,6 +144,8 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     description: str = ""
     type: Name | None = None
     """The agent plugin, when `name` is to differ from it (two variants of one agent)."""
+    manifest: Location | None = None
+    """A file that describes the agent, relative to the job file; needs `rollout-agents`."""
     install: str | None = None
     """Script that installs the agent inside the environment. Bash, unless its first line says otherwise."""
     execute: str | None = None
@@ -162,6 +164,8 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     """Ceiling of the agent's timeouts; 0 is unset."""
 
     def __post_init__(self) -> None:
+        if self.manifest is not None and (self.inline or self.type is not None):
+            raise ValueError("`manifest` describes an agent: leave out `type`, `install` and `execute`")
         if self.inline and self.type is not None:
             raise ValueError("`type` names a plugin, `install` and `execute` are scripts: give one or the other")
         if self.inline and self.options:
@@ -177,6 +181,8 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
 
     @property
     def plugin(self) -> str:
+        if self.manifest is not None:
+            return "manifest"
         return "script" if self.inline else (self.type or self.name)
 
     @property

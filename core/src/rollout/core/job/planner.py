@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from rollout.core.aio import run_shielded
+from rollout.core.config.document import read_document
 from rollout.core.config.interpolate import looks_secret, unset_names
 from rollout.core.config.job import AgentConfig, DatasetConfig, EnvironmentConfig, JobConfig
 from rollout.core.config.load import JobFile
@@ -200,8 +201,11 @@ class _Planner:
         return [self._agent(index, agent, names) for index, agent in enumerate(self._config.agents)]
 
     def _agent(self, index: int, agent: AgentConfig, names: FolderNames) -> PlannedAgent:
+        raw = agent.plugin_options
+        if agent.manifest is not None:
+            raw = {**raw, "manifest": read_document(self._base_dir / Path(agent.manifest).expanduser())}
         try:
-            name, raw = named("agents", agent.plugin, agent.plugin_options)
+            name, raw = named("agents", agent.plugin, raw)
             plugin, options = self._plugin("agents", name, raw, f"agents[{index}]")
         except PluginError as error:
             if not agent.type and not agent.inline and "no agent" in str(error):
@@ -212,7 +216,11 @@ class _Planner:
                 self._warnings.append(f"agents[{index}].env.{key} holds a secret literally; write ${{{key}}} and set it outside")
         identify = getattr(plugin.cls, "identity", None)
         identity = identify(options, self._base_dir) if identify is not None else None
-        spec = AgentSpec(name=agent.name, plugin=name, options=raw, env=agent.env, user=agent.user)
+        env = agent.env
+        if (agent_env := getattr(plugin.cls, "agent_env", None)) is not None:
+            with boundary(ConfigError, f"{self._where}: agents[{index}]"):
+                env = {**agent_env(options, env, self._environ), **env}
+        spec = AgentSpec(name=agent.name, plugin=name, options=raw, env=env, user=agent.user)
         return PlannedAgent(
             spec=spec,
             folder=names(agent.name),

@@ -1,0 +1,158 @@
+"""The agent that a manifest describes."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rollout import API_VERSION, AgentContext, AgentTurn, ConfigError, ScriptAgent, Struct, TrajectoryBuilder, TrajectoryReport
+from rollout_agents.manifest import Manifest, decode_manifest, read_manifest
+from rollout_agents.readers import READERS
+
+PREFIX = "/opt/rollout"
+MAX_LOG_BYTES = 256 * 1024 * 1024
+
+
+class ManifestOptions(Struct, frozen=True, kw_only=True):
+    """`options:` of every agent that is a manifest."""
+
+    model: str | None = None
+    """The model, as the agent calls it."""
+    base_url: str | None = None
+    """Where the model is served, instead of at its vendor."""
+    version: str | None = None
+    """The agent's version, instead of the pinned one."""
+    args: list[str] = []
+    """Further arguments of its command."""
+
+
+class FileOptions(ManifestOptions, frozen=True, kw_only=True):
+    """The same, with the manifest that the job's `manifest:` names."""
+
+    manifest: dict[str, Any]
+    """Its content."""
+
+
+class ManifestAgent(ScriptAgent):
+    """A manifest at work. `agent_class` makes the class of one manifest."""
+
+    api_version: ClassVar[tuple[int, int]] = API_VERSION
+    options_type: ClassVar[type[Struct]] = ManifestOptions
+    manifest: Manifest
+
+    def __init__(self, options: ManifestOptions, context: AgentContext) -> None:
+        super().__init__(options, context)
+
+    @classmethod
+    def of(cls, options: Any) -> Manifest:
+        """The manifest that is meant."""
+        return cls.manifest
+
+    @classmethod
+    def agent_env(cls, options: Any, given: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+        """What the agent needs of the host's variables, besides what the job gives.
+
+        Raises:
+            ConfigError: a variable is missing; the text names it.
+        """
+        manifest = cls.of(options)
+        if options.base_url is not None and not manifest.base_url_env and "$base_url" not in manifest.execute:
+            raise ConfigError(f"agent {manifest.name} cannot be told where a model is served; leave `base_url` out")
+        missing, taken = [], list(manifest.optional_env)
+        for entry in manifest.requires_env:
+            names = entry.split("|")
+            taken += names
+            if not any(given.get(name) or environ.get(name) for name in names):
+                missing.append(" or ".join(names))
+        if missing:
+            raise ConfigError(f"agent {manifest.name} needs {', and '.join(missing)}: set it, or give it in the agent's `env:`")
+        from_host = {name: f"${{{name}}}" for name in taken if name not in given and environ.get(name)}
+        return {**manifest.env, **from_host}
+
+    def install_script(self) -> str | None:
+        manifest = self.of(self.options)
+        if manifest.install is None:
+            return None
+        return install_script(manifest, self.options.version)
+
+    def execute_script(self) -> str:
+        return execute_script(self.of(self.options), self.options)
+
+    async def prompt(self, text: str) -> AgentTurn:
+        result = await self._run(self.execute_script(), "agent/execute.sh")
+        manifest = self.of(self.options)
+        read = READERS[manifest.reader]
+        output = read(result.stdout).output if read is not None and manifest.log == "stdout" else None
+        return AgentTurn(exit_code=result.exit_code, out_of_memory=result.out_of_memory, output=output)
+
+    def trajectory(self, logs: Path) -> TrajectoryReport | None:
+        """What the agent's own log tells; nothing when there is none."""
+        manifest = self.of(self.options)
+        read = READERS[manifest.reader]
+        if read is None:
+            return super().trajectory(logs)
+        if manifest.log == "stdout":
+            file, native = self.context.log_dir / "agent" / "stdout.txt", "agent/stdout.txt"
+        else:
+            inside = manifest.log.removeprefix("/logs/agent/")
+            file, native = logs / inside, f"logs/agent/{inside}"
+        if file.is_symlink() or not file.is_file() or file.stat().st_size > MAX_LOG_BYTES:
+            return None
+        reading = read(file.read_bytes())
+        if not reading.steps:
+            return None
+        name, version = manifest.name, self.options.version or manifest.version or "unknown"
+        made = TrajectoryBuilder(name=name, version=version, model=self.options.model or manifest.model or None)
+        made.user(self.context.instruction)
+        reading.tell(made)
+        return TrajectoryReport(trajectory=made.build(), native=native)
+
+
+def agent_class(manifest: Manifest) -> type[ManifestAgent]:
+    """The agent class of a manifest, to be registered under `rollout.agents`."""
+    title = "".join(part.title() for part in manifest.name.replace("_", "-").split("-"))
+    return type(f"{title}Agent", (ManifestAgent,), {"manifest": manifest, "__doc__": manifest.description})
+
+
+def agent_from(package: str, file: str) -> type[ManifestAgent]:
+    """The agent class of a manifest that lies in a package: all that a distribution with an agent as data has to say.
+
+    Raises:
+        ConfigError
+    """
+    return agent_class(read_manifest(Path(str(files(package) / file))))
+
+
+class FileAgent(ManifestAgent):
+    """The agent of a manifest that a job file names with `manifest:`."""
+
+    options_type: ClassVar[type[Struct]] = FileOptions
+
+    @classmethod
+    def of(cls, options: FileOptions) -> Manifest:
+        return decode_manifest(options.manifest, "the manifest")
+
+
+def install_script(manifest: Manifest, version: str | None = None) -> str:
+    """What installs the agent: install.sh, and the manifest's own lines."""
+    functions = (files("rollout_agents") / "install.sh").read_text("utf-8")
+    chosen = f"version={shlex.quote(version or manifest.version)}\n"
+    return f"{functions}\n{chosen}{manifest.install or ''}"
+
+
+def execute_script(manifest: Manifest, options: ManifestOptions) -> str:
+    """What runs the agent once."""
+    model, base_url = options.model or manifest.model, options.base_url or ""
+    lines = [
+        "#!/bin/sh",
+        "set -eu",
+        f'PATH="{PREFIX}/bin:${{HOME:-/root}}/.rollout/bin:$PATH"; export PATH',
+        f"model={shlex.quote(model)} base_url={shlex.quote(base_url)}",
+        f"set -- {shlex.join(options.args)}".rstrip(),
+    ]
+    for value, names in ((model, manifest.model_env), (base_url, manifest.base_url_env)):
+        lines += [f"export {name}={shlex.quote(value)}" for name in names if value]
+    return "\n".join(lines) + "\n" + manifest.execute

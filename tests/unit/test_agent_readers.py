@@ -1,0 +1,136 @@
+"""What agents' logs tell, and that no log can do harm."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollout import TrajectoryBuilder, Usage
+from rollout.core.atif import decode_atif
+from rollout_agents.readers import READERS, read_claude, read_codex, read_gemini, read_mini_swe_agent, read_opencode
+
+ALL = [pytest.param(read, id=name) for name, read in READERS.items() if read is not None]
+KEYS = ["type", "message", "content", "item", "usage", "part", "state", "tokens", "cache", "read", "input", "output", "stats"]
+KEYS += ["role", "messages", "tool_calls", "function", "arguments", "id", "text", "info", "model_stats", "extra", "response"]
+KINDS = ["assistant", "user", "result", "item.completed", "turn.completed", "tool_use", "tool_result", "step_finish", "text"]
+LEAVES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.sampled_from(KINDS))
+VALUES = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=5), max_leaves=12
+)
+
+
+def lines(*events: Any) -> bytes:
+    return b"".join(json.dumps(event).encode() + b"\n" for event in events)
+
+
+@pytest.mark.parametrize("read", ALL)
+@given(noise=st.binary(max_size=300))
+def test_no_bytes_make_a_reader_raise(read: Any, noise: bytes) -> None:
+    read(noise)
+    read(b"{" + noise)
+
+
+@pytest.mark.parametrize("read", ALL)
+@given(events=st.lists(VALUES, max_size=4))
+def test_no_document_makes_a_reader_raise_and_usage_is_plausible(read: Any, events: list[Any]) -> None:
+    for log in (lines(*events), json.dumps({"messages": events, "info": events[:1]}).encode()):
+        reading = read(log)
+        made = TrajectoryBuilder(name="x")
+        made.user("Go.")
+        reading.tell(made)
+        assert decode_atif(msgspec.json.encode(made.build()))
+        if reading.usage is not None:
+            figures = [reading.usage.input_tokens, reading.usage.output_tokens, reading.usage.cached_tokens]
+            assert all(figure is None or figure >= 0 for figure in figures)
+
+
+def test_claude() -> None:
+    log = lines(
+        {"type": "system", "subtype": "init"},
+        {"type": "assistant", "message": {"content": [{"type": "text", "text": "Look."}]}},
+        {"type": "assistant", "message": {"content": [{"type": "tool_use", "id": "t1", "name": "Bash", "input": {"c": 1}}]}},
+        {"type": "user", "message": {"content": [{"type": "tool_result", "tool_use_id": "t1", "content": "hi"}]}},
+        {
+            "type": "result",
+            "result": "Done.",
+            "total_cost_usd": 0.25,
+            "usage": {"input_tokens": 5, "cache_read_input_tokens": 3, "cache_creation_input_tokens": 2, "output_tokens": 7},
+        },
+    )
+    reading = read_claude(b"noise\n" + log)
+    assert [step.model_response for step in reading.steps] == ["Look.", ""]
+    assert reading.steps[1].action == {"id": "t1", "name": "Bash", "arguments": {"c": 1}}
+    assert reading.steps[1].observation == "hi"
+    assert reading.usage == Usage(input_tokens=10, output_tokens=7, cached_tokens=3, cost_usd=0.25)
+    assert reading.output == "Done."
+
+
+def test_a_log_that_was_cut_tells_what_is_left() -> None:
+    log = lines({"type": "assistant", "message": {"content": [{"type": "text", "text": "Look."}]}})
+    assert [step.model_response for step in read_claude(b'ssage": {}}\n' + log + b'{"type": "resu').steps] == ["Look."]
+
+
+def test_codex() -> None:
+    command = {"id": "i1", "type": "command_execution", "command": "ls", "aggregated_output": "a\n", "exit_code": 0}
+    reading = read_codex(
+        lines(
+            {"type": "item.started", "item": command},
+            {"type": "item.completed", "item": command},
+            {"type": "item.completed", "item": {"id": "i2", "type": "agent_message", "text": "Done."}},
+            {"type": "turn.completed", "usage": {"input_tokens": 10, "cached_input_tokens": 4, "output_tokens": 3}},
+        )
+    )
+    assert reading.steps[0].action == {"id": "i1", "name": "shell", "arguments": {"command": "ls"}}
+    assert reading.steps[0].observation == {"output": "a\n", "exit_code": 0}
+    assert (reading.output, len(reading.steps)) == ("Done.", 2)
+    assert reading.usage == Usage(input_tokens=10, output_tokens=3, cached_tokens=4)
+
+
+def test_gemini_joins_what_comes_in_pieces() -> None:
+    reading = read_gemini(
+        lines(
+            {"type": "message", "role": "assistant", "content": "I ", "delta": True},
+            {"type": "message", "role": "assistant", "content": "look.", "delta": True},
+            {"type": "tool_use", "tool_id": "t", "tool_name": "run_shell_command", "parameters": {"command": "ls"}},
+            {"type": "tool_result", "tool_id": "t", "status": "success", "output": "a"},
+            {"type": "result", "stats": {"input_tokens": 9, "output_tokens": 2, "cached": 1}},
+        )
+    )
+    assert reading.steps[0].model_response == "I look."
+    assert reading.steps[1].observation == "a"
+    assert reading.usage == Usage(input_tokens=9, output_tokens=2, cached_tokens=1)
+
+
+def test_opencode() -> None:
+    state = {"input": {"command": "ls"}, "output": "a"}
+    finish = {"cost": 0.5, "tokens": {"input": 4, "output": 2, "cache": {"read": 6}}}
+    reading = read_opencode(
+        lines(
+            {"type": "tool_use", "part": {"callID": "c", "tool": "bash", "state": state}},
+            {"type": "step_finish", "part": finish},
+            {"type": "text", "part": {"text": "Done."}},
+            {"type": "step_finish", "part": finish},
+        )
+    )
+    assert reading.steps[0].action == {"id": "c", "name": "bash", "arguments": {"command": "ls"}}
+    assert reading.usage == Usage(input_tokens=20, output_tokens=4, cached_tokens=12, cost_usd=1.0)
+    assert reading.output == "Done."
+
+
+def test_mini_swe_agent() -> None:
+    call = {"id": "c", "function": {"name": "bash", "arguments": '{"command": "ls"}'}}
+    usage = {"prompt_tokens": 8, "completion_tokens": 3}
+    messages = [
+        {"role": "user", "content": "Go."},
+        {"role": "assistant", "content": "Look.", "tool_calls": [call], "extra": {"response": {"usage": usage}}},
+        {"role": "tool", "tool_call_id": "c", "content": "a"},
+    ]
+    reading = read_mini_swe_agent(json.dumps({"messages": messages, "info": {"model_stats": {"instance_cost": 0.1}}}).encode())
+    assert reading.steps[1].action == {"id": "c", "name": "bash", "arguments": {"command": "ls"}}
+    assert reading.steps[1].observation == "a"
+    assert reading.usage == Usage(input_tokens=8, output_tokens=3, cost_usd=0.1)
