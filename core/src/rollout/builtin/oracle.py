@@ -30,8 +30,11 @@ class OracleAgent:
         self._context = context
 
     async def install(self) -> None:
+        pass  # nothing: each step of a task has a solution of its own, and `connect` brings it
+
+    async def connect(self) -> OracleAgent:
         if self._answers():
-            return
+            return self
         context, solution = self._context, self._solution()
         target = ORACLE if solution.is_dir() else f"{ORACLE}/solve.sh"
         await context.environment.upload(solution, target, owner=context.user)
@@ -39,8 +42,6 @@ class OracleAgent:
         result = await context.environment.exec(command, context.sink)
         if result.exit_code != 0:
             raise AgentInstallError(f"{SOLUTION} cannot be linked to {ORACLE}: exit code {result.exit_code}")
-
-    async def connect(self) -> OracleAgent:
         return self
 
     async def prompt(self, text: str) -> AgentTurn:

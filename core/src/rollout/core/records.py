@@ -111,6 +111,24 @@ class TaskSetup(Struct, frozen=True, kw_only=True):
         return self.files is not None or self.script is not None or bool(self.commands)
 
 
+class StepSpec(Struct, frozen=True, kw_only=True):
+    """One of the steps of a task, which agents take one after the other in one environment."""
+
+    name: str
+    """Also its folder in `steps/` of the task, and of the trial."""
+    agent_sec: float
+    verifier_sec: float
+    env: dict[str, str] = {}
+    """Variables of its verifier, over the task's."""
+    min_reward: dict[str, float] = {}
+    """Reward key to the least that the next step is worth trying with."""
+    healthcheck: Healthcheck | None = None
+    artifacts: tuple[Artifact, ...] = ()
+
+
+StepStrategy = Literal["mean", "final"]
+
+
 class TaskSpec(Struct, frozen=True, kw_only=True):
     """Which task, and what identifies its content."""
 
@@ -141,6 +159,9 @@ class TaskSpec(Struct, frozen=True, kw_only=True):
     artifacts: tuple[Artifact, ...] = ()
     collect: tuple[CollectHook, ...] = ()
     healthcheck: Healthcheck | None = None
+    steps: tuple[StepSpec, ...] = ()
+    step_strategy: StepStrategy = "mean"
+    """The reward of a task with steps: the mean over those that were taken, or what the last of them got."""
 
 
 class VerifierSpec(Struct, frozen=True, kw_only=True):
@@ -266,6 +287,23 @@ class EarlierVerdict(Struct, frozen=True, kw_only=True):
     verified_at: datetime | None = None
 
 
+class StepResult(Struct, frozen=True, kw_only=True):
+    """What came of one step of a task; its own folder is `steps/<name>/` of the trial's."""
+
+    name: str
+    status: Status
+    reward: float | None = None
+    rewards: dict[str, float] = {}
+    error: ErrorInfo | None = None
+    agent_exit_code: int | None = None
+    verifier_exit_code: int | None = None
+    reward_source: str | None = None
+    usage: Usage | None = None
+    durations: Durations = Durations()
+    stopped: str | None = None
+    """Why no further step was taken after it, though there are more."""
+
+
 class TrialResult(Struct, frozen=True, kw_only=True):
     """What came of a trial: the trial's `result.json`, and one line of the job's `trials.jsonl`."""
 
@@ -288,6 +326,8 @@ class TrialResult(Struct, frozen=True, kw_only=True):
     """US dollars, as far as the agent tells."""
     durations: Durations = Durations()
     timestamps: Timestamps = Timestamps()
+    steps: tuple[StepResult, ...] = ()
+    """Of a task with steps, those that were taken."""
     tries: tuple[TryRecord, ...] = ()
     earlier_verdicts: tuple[EarlierVerdict, ...] = ()
     """Of a trial that was verified again, the oldest first."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from rollout.core.quantity import Quantity, parse_bytes, parse_cpus
-from rollout.core.records import Artifact, CollectHook, Healthcheck, Timeout
+from rollout.core.records import Artifact, CollectHook, Healthcheck, StepStrategy, Timeout
 from rollout.core.types import Struct
 
 
@@ -108,6 +109,51 @@ class TaskSolutionConfig(Struct, frozen=True, kw_only=True):
     """Variables for solve.sh; `${VAR}` is taken from the host."""
 
 
+class StepAgentConfig(Struct, frozen=True, kw_only=True):
+    timeout_sec: Timeout | None = None
+    """Seconds for the agent in this step; the task's when unset."""
+
+
+class StepVerifierConfig(Struct, frozen=True, kw_only=True):
+    timeout_sec: Timeout | None = None
+    """Seconds for the step's tests; the task's when unset."""
+    env: dict[str, str] = {}
+    """Variables for the step's tests, over the task's."""
+    environment_mode: Literal["shared", "separate"] | None = None
+
+
+class StepConfig(Struct, frozen=True, kw_only=True):
+    """An item of `[[steps]]`. Its files are in `steps/<name>/`: instruction.md, tests/, solution/, workdir/."""
+
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$", max_length=80)]
+    """The step's folder in `steps/`."""
+    agent: StepAgentConfig = StepAgentConfig()
+    verifier: StepVerifierConfig = StepVerifierConfig()
+    min_reward: float | dict[str, float] | None = None
+    """Below this reward (or one of these, by key) no further step is taken."""
+    healthcheck: Healthcheck | None = None
+    """Wait for it before the step."""
+    artifacts: list[Artifact | str] = []
+    """Kept after the step, besides the task's."""
+
+    def __post_init__(self) -> None:
+        _artifacts(self.artifacts)
+
+    @property
+    def kept_artifacts(self) -> tuple[Artifact, ...]:
+        return _artifacts(self.artifacts)
+
+    @property
+    def thresholds(self) -> dict[str, float]:
+        if self.min_reward is None:
+            return {}
+        return self.min_reward if isinstance(self.min_reward, dict) else {"reward": self.min_reward}
+
+
+def _artifacts(items: Sequence[Artifact | str]) -> tuple[Artifact, ...]:
+    return tuple(Artifact(source=item) if isinstance(item, str) else item for item in items)
+
+
 class TaskConfig(Struct, frozen=True, kw_only=True):
     """A task.toml. Every key is optional; an unknown one is a warning, because tasks are written by others."""
 
@@ -127,13 +173,16 @@ class TaskConfig(Struct, frozen=True, kw_only=True):
     """rLLM's extension; its presence makes `/tmp/rllm/reward.json` the first place to look for a reward."""
     artifacts: list[Artifact | str] = []
     """Files and folders of the environment that are kept; a path, or a table."""
-    steps: list[Any] = []
-    multi_step_reward_strategy: str | None = None
+    steps: list[StepConfig] = []
+    """Steps that the agent takes one after the other in one environment, each with an instruction and tests of its own."""
+    multi_step_reward_strategy: StepStrategy | None = None
+    """The reward of a task with steps: `mean` (the default) over those that were taken, or that of the `final` one."""
 
     def unsupported(self) -> list[str]:
         """What the task asks for that would change its meaning if it were ignored, and that no part of Rollout does yet."""
         wanted = {
-            "steps": self.steps,
+            "a separate verifier of steps": self.steps
+            and (self.separate_verifier or any(step.verifier.environment_mode == "separate" for step in self.steps)),
             "environment.mcp_servers": self.environment.mcp_servers,
             "environment.skills_dir": self.environment.skills_dir,
             "environment.tpu": self.environment.tpu,
@@ -144,11 +193,14 @@ class TaskConfig(Struct, frozen=True, kw_only=True):
         return [name for name, value in wanted.items() if value]
 
     def __post_init__(self) -> None:
-        self.kept_artifacts  # noqa: B018 - a path that cannot be kept is an error of the file
+        _artifacts(self.artifacts)  # a path that cannot be kept is an error of the file
+        names = [step.name for step in self.steps]
+        if len({name.casefold() for name in names}) < len(names):
+            raise ValueError(f"two `steps` have one name: {', '.join(names)}")
 
     @property
     def kept_artifacts(self) -> tuple[Artifact, ...]:
-        return tuple(Artifact(source=item) if isinstance(item, str) else item for item in self.artifacts)
+        return _artifacts(self.artifacts)
 
     @property
     def separate_verifier(self) -> bool:

@@ -128,14 +128,20 @@ class Plan:
 
     def _attempts(self, dataset: PlannedDataset, task: PlannedTask, agent: PlannedAgent) -> Iterator[TrialSpec]:
         config = self.config
-        agent_sec = effective_timeout(
-            task.agent_timeout_sec,
-            override_sec=agent.override_timeout_sec,
-            max_sec=agent.max_timeout_sec,
-            multiplier=config.timeout_multiplier,
-        )
         changed = msgspec.structs.replace
-        timeouts = changed(task.timeouts, agent_sec=agent_sec)
+
+        def agent_sec(task_sec: float) -> float:
+            return effective_timeout(
+                task_sec,
+                override_sec=agent.override_timeout_sec,
+                max_sec=agent.max_timeout_sec,
+                multiplier=config.timeout_multiplier,
+            )
+
+        timeouts = changed(task.timeouts, agent_sec=agent_sec(task.agent_timeout_sec))
+        spec = task.spec
+        if spec.steps:
+            spec = changed(spec, steps=tuple(changed(step, agent_sec=agent_sec(step.agent_sec)) for step in spec.steps))
         fingerprint = {"agent": agent.fingerprint, **task.fingerprint}
         for attempt in range(1, config.n_attempts + 1):
             trial_id = trial_id_of(agent, dataset, task, attempt)
@@ -149,7 +155,7 @@ class Plan:
                 directory=f"{self.directory}/{trial_id}",
                 attempt=attempt,
                 agent=self._agent_spec(agent, task),
-                task=task.spec,
+                task=spec,
                 environment=changed(task.environment, labels=labels),
                 environment_type=self._environment_type(task, agent),
                 environment_options=config.environment.options,

@@ -456,7 +456,8 @@ class _Planner:
                 for environment in task.environments:
                     look(environment.env, where)
                 if not task.verifier.disable:
-                    look(task.verifier.env, where)
+                    for block in (task.verifier.env, *(step.env for step in task.spec.steps)):
+                        look(block, where)
                 if oracle:
                     look(task.spec.env, where)
         if used:

@@ -80,7 +80,7 @@ async def services_for(
     )
     backend: EnvironmentBackend = plugin.cls(options, context)
     blocks = (spec.agent.env, spec.verifier.env, spec.task.env, *(environment.env for environment in spec.environments))
-    redactor = Redactor(secrets_of(blocks, environ))
+    redactor = Redactor(secrets_of((*blocks, *(step.env for step in spec.task.steps)), environ))
     logs = Path(spec.directory) / "images"
     images = Images(
         backend,

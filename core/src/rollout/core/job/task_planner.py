@@ -12,14 +12,14 @@ import msgspec
 
 from rollout.core.config.dataset import DatasetFile
 from rollout.core.config.job import EnvironmentConfig, JobConfig
-from rollout.core.config.task import TaskAgentConfig, TaskConfig, TaskEnvironmentConfig, TaskVerifierConfig
+from rollout.core.config.task import StepConfig, TaskAgentConfig, TaskConfig, TaskEnvironmentConfig, TaskVerifierConfig
 from rollout.core.episodes import Task
 from rollout.core.errors import TaskError, UsageError
 from rollout.core.job.planned import PlannedTask
 from rollout.core.job.planned_rows import PlannedRows
 from rollout.core.plugins import find
 from rollout.core.quantity import parse_bytes, parse_cpus
-from rollout.core.records import TaskSetup, TaskSpec, Timeouts, VerifierSpec
+from rollout.core.records import StepSpec, TaskSetup, TaskSpec, Timeouts, VerifierSpec
 from rollout.core.tasks.dataset_folder import DATASET, read_dataset_folder
 from rollout.core.tasks.rows import RowDataset
 from rollout.core.tasks.task import CONFIG, LoadedTask, load_task
@@ -164,16 +164,12 @@ class TaskPlanner:
                 ' has another; write environment_mode = "separate"'
             )
         verifier = self._verifier(config, declared, Path(spec.path))
-        multiplier = job.timeout_multiplier
+        if config.steps and isolation == "separate":
+            raise TaskError("a task with steps cannot be verified with `isolation: separate`; `strict` can")
         timeouts = Timeouts(
-            build_sec=config.environment.build_timeout_sec * multiplier,
-            install_sec=config.agent.install_timeout_sec * multiplier,
-            verifier_sec=effective_timeout(
-                config.verifier.timeout_sec,
-                override_sec=job.verifier.override_timeout_sec,
-                max_sec=job.verifier.max_timeout_sec,
-                multiplier=multiplier,
-            ),
+            build_sec=config.environment.build_timeout_sec * job.timeout_multiplier,
+            install_sec=config.agent.install_timeout_sec * job.timeout_multiplier,
+            verifier_sec=self._verifier_sec(config.verifier.timeout_sec),
         )
         outside = declared.files
         if outside is not None and spec.row is None and outside.is_relative_to(spec.path):
@@ -192,6 +188,8 @@ class TaskPlanner:
                 artifacts=config.kept_artifacts,
                 collect=tuple(config.verifier.collect),
                 healthcheck=config.environment.healthcheck,
+                steps=tuple(self._step(config, step) for step in config.steps),
+                step_strategy=config.multi_step_reward_strategy or "mean",
             ),
             environment=environment,
             verifier=verifier,
@@ -207,6 +205,26 @@ class TaskPlanner:
             needs_environment=self._needs_environment(verifier, declared),
             isolation=isolation,
             verifier_environment=separate,
+        )
+
+    def _step(self, config: TaskConfig, step: StepConfig) -> StepSpec:
+        return StepSpec(
+            name=step.name,
+            agent_sec=step.agent.timeout_sec or config.agent.timeout_sec,
+            verifier_sec=self._verifier_sec(step.verifier.timeout_sec or config.verifier.timeout_sec),
+            env=step.verifier.env,
+            min_reward=step.thresholds,
+            healthcheck=step.healthcheck,
+            artifacts=step.kept_artifacts,
+        )
+
+    def _verifier_sec(self, task_sec: float) -> float:
+        job = self._config
+        return effective_timeout(
+            task_sec,
+            override_sec=job.verifier.override_timeout_sec,
+            max_sec=job.verifier.max_timeout_sec,
+            multiplier=job.timeout_multiplier,
         )
 
     def _verifier_environment(self, config: TaskConfig, agents: EnvironmentSpec, tests: Path) -> EnvironmentSpec | None:

@@ -177,6 +177,8 @@ class _Inspection:
 
     def _tests(self) -> Iterator[Finding]:
         tests = list(self._below("tests"))
+        for step in self._task.config.steps:
+            tests += self._below(f"steps/{step.name}/tests")
         if self._task.verifier.plugin == "python":
             folders = (self._shown, *((self._task.dataset.path,) if self._task.dataset else ()))
             yield from (

@@ -59,7 +59,8 @@ class LoadedTask:
 
     @property
     def has_solution(self) -> bool:
-        return any((self.path / name).is_file() for name in SOLUTIONS)
+        folders = [step_folder(self.path, step.name) for step in self.config.steps] or [self.path]
+        return all(any((folder / name).is_file() for name in SOLUTIONS) for folder in folders)
 
     @property
     def digest(self) -> str:
@@ -142,7 +143,6 @@ def examine(root: Path, dataset: DatasetFolder | None = None) -> Examined:
     if any(fault.file in (CONFIG, INSTRUCTION) for fault in faults):
         return Examined(None, None, [], faults)
 
-    faults += _instruction_faults(root / INSTRUCTION)
     try:
         if not (root / CONFIG).is_file():
             faults.append(Fault(CONFIG, "missing; an empty file will do"))
@@ -151,11 +151,16 @@ def examine(root: Path, dataset: DatasetFolder | None = None) -> Examined:
             warnings += config_warnings
     except ConfigError as error:
         faults.append(Fault(CONFIG, str(error), located=True))
+    steps = config.steps if config is not None else []
+    if not steps:
+        faults = _instruction_faults(root, INSTRUCTION) + faults
     if config is not None:
         faults += [Fault(CONFIG, f"needs {wanted}, which Rollout does not do") for wanted in config.unsupported()]
-    verifier = None
+    verifier = DeclaredVerifier("script") if steps else None
+    for step in steps:
+        faults += _step_faults(root, step.name)
     try:
-        if config is not None or not (root / TEST_SCRIPT).is_file():
+        if not steps and (config is not None or not (root / TEST_SCRIPT).is_file()):
             folder = dataset.path if dataset else root
             verifier = declared_verifier((config or TaskConfig()).verifier, root, folder, dataset.config if dataset else None)
             if verifier is None:
@@ -202,9 +207,26 @@ def _tree_faults(root: Path) -> list[Fault]:
     return sorted(faults)
 
 
-def _instruction_faults(path: Path) -> list[Fault]:
+def step_folder(root: Path, name: str) -> Path:
+    """Where the files of a step are."""
+    return root / "steps" / name
+
+
+def _step_faults(root: Path, name: str) -> list[Fault]:
+    folder = step_folder(root, name)
+    if not folder.is_dir():
+        return [Fault(f"steps/{name}", "missing; it holds the step's instruction.md and tests/")]
+    faults = _instruction_faults(root, f"steps/{name}/{INSTRUCTION}")
+    if not any((place / TEST_SCRIPT).is_file() for place in (folder, root)):
+        faults.append(Fault(f"steps/{name}/{TEST_SCRIPT}", "missing, and the task has none for all its steps either"))
+    return faults
+
+
+def _instruction_faults(root: Path, name: str) -> list[Fault]:
+    path = root / name
+
     def fault(message: str) -> list[Fault]:
-        return [Fault(INSTRUCTION, message)]
+        return [Fault(name, message)]
 
     try:
         if not path.is_file():

@@ -34,11 +34,18 @@ def task_of(spec: TaskSpec) -> Task:
     sub_dir = path.relative_to(dataset_dir) if path != dataset_dir and path.is_relative_to(dataset_dir) else None
     return Task(
         id=name if isinstance(name, str) and name else path.name,
-        instruction=spec.instruction if spec.instruction is not None else (path / INSTRUCTION).read_text("utf-8-sig"),
+        instruction=_instruction(spec, path / INSTRUCTION),
         metadata=metadata,
         dataset_dir=dataset_dir if sub_dir else path,
         sub_dir=sub_dir,
     )
+
+
+def _instruction(spec: TaskSpec, file: Path) -> str:
+    """The text; a task with steps need not have one of its own."""
+    if spec.instruction is not None:
+        return spec.instruction
+    return "" if spec.steps and not file.exists() else file.read_text("utf-8-sig")
 
 
 def folder_task(loaded: LoadedTask) -> Task:

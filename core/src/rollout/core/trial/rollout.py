@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import time
 import traceback
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -49,12 +49,15 @@ from rollout.core.records import (
     Durations,
     ErrorInfo,
     Status,
+    StepResult,
+    StepSpec,
     Timestamps,
     TrialResult,
     TrialSpec,
     TryRecord,
     to_json,
 )
+from rollout.core.tasks.task import INSTRUCTION, step_folder
 from rollout.core.tasks.view import task_of
 from rollout.core.trial.artifacts import (
     KeptArtifact,
@@ -75,6 +78,7 @@ from rollout.core.trial.recorded import EPISODE, read_episode
 from rollout.core.trial.redact import secrets_of, without_literal_secrets, without_secret_options
 from rollout.core.trial.rewards import check_rewards
 from rollout.core.trial.services import Services
+from rollout.core.trial.steps import empty_logs, prepare_step, rewards_together, shortfall, spec_of_step, usage_together
 from rollout.core.trial.task_setup import set_up_task
 from rollout.core.trial.trajectory import TRAJECTORY, WorkDone, completed, reported, write_trajectory
 from rollout.core.trial.tries import is_whole, open_folder, read_tries
@@ -119,6 +123,12 @@ class Rollout:
         self._services = services
         self._task_directory = Path(spec.task.path)
         self._tests = spec.tests_directory
+        # Of a step: the tests of the task, which come first, and its own, which replace files of the same name.
+        self._shared_tests: Path | None = None
+        self._more_tests: Path | None = None
+        self._borrowed = False
+        self._verifier_env: dict[str, str] = {}
+        self._steps: tuple[StepResult, ...] = ()
         self._instruction = ""
         self._task = Task(id=spec.task.name, instruction="")
         self._env: dict[str, str] = {}
@@ -184,18 +194,17 @@ class Rollout:
         return result
 
     async def _phases(self) -> None:
-        phase = "setup"
+        if self.spec.task.steps:
+            await self._go_through((self.setup, self.start, self.take_steps))
+            return
+        phases = (self.connect, self.execute, self.disconnect, self.hand_over, self.verify)
+        await self._go_through((self.setup, self.start, self.install_agent, *phases))
+
+    async def _go_through(self, phases: Sequence[Callable[[], Awaitable[None]]]) -> None:
+        """Run phases until one fails; what failed is recorded."""
+        phase = ""
         try:
-            for step in (
-                self.setup,
-                self.start,
-                self.install_agent,
-                self.connect,
-                self.execute,
-                self.disconnect,
-                self.hand_over,
-                self.verify,
-            ):
+            for step in phases:
                 phase = step.__name__
                 await step()
         except StoreError:
@@ -241,7 +250,7 @@ class Rollout:
                         await set_up_task(self.environment, spec, root, self._agent_sink)
                     if spec.isolation in OWN_USER:
                         await self._walls.admit_agent(spec.environment.workdir, self._warn)
-                    if spec.task.artifacts or spec.isolation == "separate":
+                    if spec.task.artifacts or spec.task.steps or spec.isolation == "separate":
                         # Asked before the agent could give another answer.
                         self._workdir = await working_directory(self.environment, spec.environment.workdir)
             if spec.task.healthcheck is not None:
@@ -330,6 +339,111 @@ class Rollout:
         if self.spec.isolation == "strict" and self._walls is not None:
             async with deadline(_STOP_SEC, VerifierError, "killing what the agent left running"):
                 await self._walls.kill_everything()
+
+    async def take_steps(self) -> None:
+        """The steps of a task that has them, one after the other in the same environment; each has a folder of its own."""
+        spec, environment = self.spec, self.environment
+        if environment is None:
+            raise TaskError("a task with steps needs an environment")
+        taken: list[StepResult] = []
+        stopped: str | None = None
+        for step in spec.task.steps:
+            rollout = self._step_rollout(step)
+            try:
+                await rollout._take_step(step, environment, first=not taken)
+            finally:
+                self._installed = True
+                result = rollout._step_result(step)
+                taken.append(result)
+                self._steps = tuple(taken)
+                self._usage = usage_together(taken)
+                self._take_over(step, rollout)
+            self._say(f"step {step.name}: {result.status}, reward {result.reward}")
+            self._error = self._error or rollout._error
+            if result.status == "errored":
+                stopped = "it has no verdict"
+            elif result.status == "scored":
+                stopped = shortfall(result.rewards, step.min_reward)
+            if stopped is not None and step is not spec.task.steps[-1]:
+                taken[-1] = msgspec.structs.replace(result, stopped=stopped)
+                self._steps = tuple(taken)
+                break
+        rewards = rewards_together(taken, spec.task.step_strategy)
+        if rewards is not None:
+            source = f"{spec.task.step_strategy} of {len(taken)} of {len(spec.task.steps)} steps"
+            self._verdict = VerifyResult(rewards=check_rewards(rewards), source=source)
+        self._logs_collected = True  # each step has its own
+
+    def _take_over(self, step: StepSpec, rollout: Rollout) -> None:
+        """Make a step's warnings and times the trial's: the first begin, the last end, the sum of durations."""
+        self._warnings += [f"step {step.name}: {warning}" for warning in rollout._warnings]
+        for name, seconds in rollout._clock.items():
+            self._clock[name] = round(self._clock.get(name, 0.0) + seconds, 6)
+        for name, time_ in rollout._times.items():
+            if name.endswith("_ended_at"):
+                self._times[name] = time_
+            else:
+                self._times.setdefault(name, time_)
+
+    def _step_rollout(self, step: StepSpec) -> Rollout:
+        """One step, as a trial of its own in the trial's environment."""
+        folder = step_folder(self._task_directory, step.name)
+        with boundary(TaskError, f"reading step {step.name}"):
+            instruction = (folder / INSTRUCTION).read_text("utf-8-sig")
+        rollout = Rollout(spec_of_step(self.spec, step, instruction), self._services)
+        rollout._task_directory = folder
+        own = folder / "tests"
+        shared = self.spec.tests_directory
+        rollout._shared_tests = shared if shared.is_dir() else None
+        rollout._tests = own if (own / "test.sh").is_file() or not shared.is_dir() else shared
+        rollout._more_tests = own if own.is_dir() else None
+        rollout._log, rollout._workdir, rollout._image = self._log, self._workdir, self._image
+        rollout._installed = self._installed
+        rollout._verifier_env = step.env
+        return rollout
+
+    async def _take_step(self, step: StepSpec, environment: Environment, *, first: bool) -> None:
+        """All phases of one step but the start and the end of its environment, which are the trial's."""
+
+        async def prepare() -> None:
+            self.environment, self._walls = environment, self._walls_of(environment)
+            make_folder(self.directory)
+            with boundary(TaskError, f"reading step {step.name}"):
+                self._task = task_of(self.spec.task)
+                self._instruction = self._task.text
+            self._env = self._instruction_variables()
+            with foreign(SandboxError, f"preparing step {step.name}"):
+                if not first:
+                    await empty_logs(environment, self._root)
+                await self._walls.set_up(self._instruction.encode())
+                await prepare_step(environment, self._task_directory, self.spec, self._workdir, self._agent_sink)
+                if step.healthcheck is not None:
+                    await wait_until_healthy(environment, step.healthcheck)
+
+        phases = (self.install_agent, self.connect, self.execute, self.disconnect, self.hand_over, self.verify)
+        self._borrowed = True
+        try:
+            await self._go_through((prepare, *phases))
+        except asyncio.CancelledError:
+            self._cancelled = True
+            raise
+        finally:
+            await run_shielded(self.cleanup())
+
+    def _step_result(self, step: StepSpec) -> StepResult:
+        result = self.result({})
+        return StepResult(
+            name=step.name,
+            status=result.status,
+            reward=result.reward,
+            rewards=result.rewards,
+            error=result.error,
+            agent_exit_code=result.agent_exit_code,
+            verifier_exit_code=result.verifier_exit_code,
+            reward_source=result.reward_source,
+            usage=result.usage,
+            durations=result.durations,
+        )
 
     async def hand_over(self) -> None:
         """Keep the task's artifacts and, for a separate verifier, leave the agent's environment for a fresh one."""
@@ -470,12 +584,14 @@ class Rollout:
                 # Somebody waits at a terminal for an interrupted trial to end.
                 seconds = _STOP_SEC if self._cancelled else _COLLECT_SEC
                 await self._attempt("collecting the logs", seconds, self._collect_logs())
-            await self._attempt("keeping what services printed", _STOP_SEC, self._keep_service_output(self.environment))
-            await self._attempt("stopping the environment", _STOP_SEC, self.environment.stop(), TeardownError)
+            if not self._borrowed:
+                keeping = self._keep_service_output(self.environment)
+                await self._attempt("keeping what services printed", _STOP_SEC, keeping)
+                await self._attempt("stopping the environment", _STOP_SEC, self.environment.stop(), TeardownError)
             self.environment = None
         if self._outputs:
             await self._attempt("writing what the agent printed", _STOP_SEC, self._close_outputs())
-        if "agent_execution_started_at" in self._times:
+        if self._agent is not None and "agent_execution_started_at" in self._times:
             await self._attempt("reading the trajectory", _READ_SEC, self._keep_trajectory(), AgentError)
         if self._services.redactor:
             await self._attempt("removing secrets", _COLLECT_SEC, self._redact("setup", "agent", "verifier"))
@@ -503,6 +619,8 @@ class Rollout:
 
     def _instruction_variables(self) -> dict[str, str]:
         variables = {INSTRUCTION_FILE_VARIABLE: INSTRUCTION_FILE}
+        if self.spec.task.steps:
+            return variables  # each step has its own
         size = len(INSTRUCTION_VARIABLE) + 2 + len(self._instruction.encode())
         if size > _MAX_VARIABLE_BYTES or "\0" in self._instruction:
             self._warn(f"the instruction does not fit into ${INSTRUCTION_VARIABLE}: only ${INSTRUCTION_FILE_VARIABLE} is set")
@@ -609,7 +727,7 @@ class Rollout:
 
     def _trial_view(self, output: PhaseOutput, own_files: tuple[str, ...]) -> TrialView:
         spec, services = self.spec, self._services
-        env = services.expand(spec.verifier.env)
+        env = services.expand({**spec.verifier.env, **self._verifier_env})
         if spec.verifier.agent_env:
             env = {**services.expand(spec.agent.env), **env}
         if spec.isolation in ("strict", "separate"):
@@ -679,8 +797,10 @@ class Rollout:
         if self._walls is None:
             return
         await self._walls.clear(view.reward_files, keep_tests=self._tests_are_built_in)
-        if self._tests.is_dir():
-            await view.environment.upload(self._tests, TESTS, owner=view.user)
+        folders = [folder for folder in (self._shared_tests or self._tests, self._more_tests) if folder and folder.is_dir()]
+        for folder in folders:
+            await view.environment.upload(folder, TESTS, owner=view.user)
+        if folders:
             await self._walls.lock_tests()
 
     async def _collect_logs(self) -> TransferReport:
@@ -792,6 +912,7 @@ class Rollout:
             cost=usage.cost_usd if usage is not None else None,
             durations=Durations(total_sec=round(time.monotonic() - self._started, 6), **self._clock),
             timestamps=Timestamps(**self._times, ended_at=datetime.now(UTC)),
+            steps=self._steps,
             tries=self._tries,
             warnings=tuple(self._warnings),
             environment_type=spec.environment_type,

@@ -11,6 +11,7 @@ from pathlib import Path
 from rollout.core.errors import StartError
 from rollout.core.protocols import Environment
 from rollout.core.records import TrialSpec
+from rollout.core.trial.isolation import OWN_USER
 from rollout.core.trial.script import interpreter
 from rollout.core.types import Command, OutputSink
 
@@ -27,7 +28,9 @@ async def set_up_task(environment: Environment, spec: TrialSpec, root: str | Non
     """
     setup, workdir = spec.task.setup, spec.environment.workdir
     if setup.files is not None:
-        await environment.upload(Path(setup.files), workdir or setup.workdir or _DEFAULT_WORKDIR, owner=spec.agent.user)
+        # At these levels the agent's user may not be there yet, and gets the working directory afterwards.
+        owner = root if spec.isolation in OWN_USER else spec.agent.user
+        await environment.upload(Path(setup.files), workdir or setup.workdir or _DEFAULT_WORKDIR, owner=owner)
     if setup.script is not None:
         script = Path(setup.script)
         await environment.upload(script, _SCRIPT, owner=root)
