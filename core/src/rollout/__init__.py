@@ -15,18 +15,18 @@ _MODULES = {
         "AtifToolCall AtifTrajectory decode_atif"
     ),
     "rollout.core.config.job": (
-        "AgentConfig DatasetConfig EnvironmentConfig ExecutorConfig JobConfig MetricConfig RegistryConfig RetryConfig "
-        "RewardConfig RubricConfig VerifierConfig"
+        "AgentConfig BudgetConfig DatasetConfig EnvironmentConfig ExecutorConfig JobConfig MetricConfig RegistryConfig "
+        "RetryConfig RewardConfig RubricConfig VerifierConfig"
     ),
     "rollout.core.config.load": "JobFile load_job",
     "rollout.core.config.task": "TaskConfig",
     "rollout.core.episodes": "Episode EvalOutput FlowConfig Signal Step Task TerminationReason Trajectory",
     "rollout.core.errors": (
-        "AgentError AgentInstallError AgentInstallTimeoutError AgentTimeoutError BuildError BuildTimeoutError "
-        "CancelledTrialError CommandTimeoutError ConfigError EnvironmentLostError HostLostError ImageGoneError ImagePullError "
-        "InternalError NotKeptError OutOfMemoryError PluginError ResourceError RewardInvalidError RewardMissingError "
-        "RolloutError SandboxError StartError StartTimeoutError StoreError TaskError TaskNotFoundError TeardownError "
-        "TransferError UsageError VerifierError VerifierTimeoutError"
+        "AgentError AgentInstallError AgentInstallTimeoutError AgentTimeoutError BudgetExceededError BuildError "
+        "BuildTimeoutError CancelledTrialError CommandTimeoutError ConfigError EnvironmentLostError HostLostError "
+        "ImageGoneError ImagePullError InternalError NotKeptError OutOfMemoryError PluginError ResourceError "
+        "RewardInvalidError RewardMissingError RolloutError SandboxError StartError StartTimeoutError StoreError TaskError "
+        "TaskNotFoundError TeardownError TransferError UsageError VerifierError VerifierTimeoutError"
     ),
     "rollout.core.hook_marker": "hookimpl",
     "rollout.core.job.planner": "PlanOptions",
@@ -37,7 +37,9 @@ _MODULES = {
         "EnvironmentBackend Executor GPUS LIVE_STDIO Metric NETWORK_NONE NoOptions Process PythonCall RegistryContext "
         "RegistrySource RewardFunc SNAPSHOT SharedProcesses ServicesEnvironment SnapshotBackend TrialView Verifier"
     ),
-    "rollout.core.records": "AgentSpec Durations ErrorInfo TaskSpec Timeouts Timestamps TrialResult TrialSpec VerifierSpec",
+    "rollout.core.records": (
+        "AgentSpec Budget Durations ErrorInfo TaskSpec Timeouts Timestamps TrialResult TrialSpec VerifierSpec"
+    ),
     "rollout.core.trajectories": "TrajectoryBuilder TrajectoryReader TrajectoryReport json_lines",
     "rollout.core.trial.rubric": "Rubric",
     "rollout.core.types": (

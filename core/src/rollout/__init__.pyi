@@ -24,6 +24,7 @@ from rollout.core.atif import AtifToolCall as AtifToolCall
 from rollout.core.atif import AtifTrajectory as AtifTrajectory
 from rollout.core.atif import decode_atif as decode_atif
 from rollout.core.config.job import AgentConfig as AgentConfig
+from rollout.core.config.job import BudgetConfig as BudgetConfig
 from rollout.core.config.job import DatasetConfig as DatasetConfig
 from rollout.core.config.job import EnvironmentConfig as EnvironmentConfig
 from rollout.core.config.job import ExecutorConfig as ExecutorConfig
@@ -49,6 +50,7 @@ from rollout.core.errors import AgentError as AgentError
 from rollout.core.errors import AgentInstallError as AgentInstallError
 from rollout.core.errors import AgentInstallTimeoutError as AgentInstallTimeoutError
 from rollout.core.errors import AgentTimeoutError as AgentTimeoutError
+from rollout.core.errors import BudgetExceededError as BudgetExceededError
 from rollout.core.errors import BuildError as BuildError
 from rollout.core.errors import BuildTimeoutError as BuildTimeoutError
 from rollout.core.errors import CancelledTrialError as CancelledTrialError
@@ -108,6 +110,7 @@ from rollout.core.protocols import SnapshotBackend as SnapshotBackend
 from rollout.core.protocols import TrialView as TrialView
 from rollout.core.protocols import Verifier as Verifier
 from rollout.core.records import AgentSpec as AgentSpec
+from rollout.core.records import Budget as Budget
 from rollout.core.records import Durations as Durations
 from rollout.core.records import ErrorInfo as ErrorInfo
 from rollout.core.records import TaskSpec as TaskSpec

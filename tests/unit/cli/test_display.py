@@ -259,6 +259,7 @@ def test_json_lines_are_the_events() -> None:
         "unscored": 0,
         "errored": 1,
         "not_run": 1,
+        "stopped": None,
         "duration_sec": 7.25,
     }
     assert messages.getvalue() == "a note\n"

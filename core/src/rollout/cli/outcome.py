@@ -22,7 +22,7 @@ from rollout.core.job.results import GroupResult, JobResult
 def print_outcome(result: JobResult, directory: Path | None) -> None:
     """The result table of a job that ran to its end."""
     head = f"{one_line(result.job_name)}: {plural(result.total_trials, 'trial')} in {duration(result.total_duration_sec)}"
-    _print_result(head, result.groups, result.metrics, directory, cancelled=False)
+    _print_result(head, result.groups, result.metrics, directory, cancelled=False, stopped=result.stopped)
 
 
 def print_interrupted(directory: Path) -> None:
@@ -82,9 +82,15 @@ def short_path(path: Path) -> str:
 
 
 def _print_result(
-    head: str, groups: Sequence[GroupResult], metrics: Sequence[MetricReport], directory: Path | None, *, cancelled: bool
+    head: str,
+    groups: Sequence[GroupResult],
+    metrics: Sequence[MetricReport],
+    directory: Path | None,
+    *,
+    cancelled: bool,
+    stopped: str | None = None,
 ) -> None:
     lines = [head, "", *result_table(groups, metrics, width=terminal_width(sys.stdout)), ""]
     lines += error_lines(groups)
-    lines += closing_lines(groups, short_path(directory) if directory else "-", cancelled=cancelled)
+    lines += closing_lines(groups, short_path(directory) if directory else "-", cancelled=cancelled, stopped=stopped)
     print("\n".join(lines))

@@ -30,7 +30,7 @@ def report_lines(report: Report, *, failures: int, width: int) -> Iterator[str]:
     count = plural(total, "trial") if len(report.trials) == total else f"{len(report.trials)} of {plural(total, 'trial')}"
     yield f"{one_line(report.job_name)}: {report.state}, {count}{took}"
     yield ""
-    yield from result_table(report.groups, report.metrics, width=width)
+    yield from result_table(report.groups, report.metrics, width=width, times=True)
     yield from _blank_before(error_lines(report.groups))
     yield from _blank_before(f"warning: {one_line(warning)}" for warning in report.warnings)
     yield from _blank_before(_matrix(report, width))

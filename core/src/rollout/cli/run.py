@@ -49,7 +49,8 @@ def command(**flags: Any) -> int:
 
     \b
     Exit code: 0 all trials finished, whatever the reward; 1 some errored; 2 nothing was
-    started, something is wrong with the input; 3 a --fail-under failed; 130 interrupted.
+    started, something is wrong with the input; 3 a --fail-under failed; 4 the `budget` is
+    used up and trials were not run; 130 interrupted.
     """
     from rollout.cli.job import RunFlags, run
 

@@ -22,6 +22,7 @@
     ├── CommandTimeoutError                 command_timeout                         (also a TimeoutError)
     ├── AgentError                          agent_execution_failed
     │   ├── AgentTimeoutError               agent_execution_timeout
+    │   ├── BudgetExceededError             agent_budget_exceeded
     │   ├── AgentInstallError               agent_install_failed                    yes
     │   └── AgentInstallTimeoutError        agent_install_timeout                   yes
     ├── VerifierError                       verifier_failed
@@ -182,6 +183,12 @@ class AgentTimeoutError(AgentError):
     """The agent was still running at its deadline and was killed. The work it did is verified all the same."""
 
     code = "agent_execution_timeout"
+
+
+class BudgetExceededError(AgentError):
+    """The agent used up what the job's `budget.per_trial` allows and was ended. The work it did is verified all the same."""
+
+    code = "agent_budget_exceeded"
 
 
 class AgentInstallError(AgentError):

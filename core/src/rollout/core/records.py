@@ -185,6 +185,26 @@ class Timeouts(Struct, frozen=True, kw_only=True):
     verifier_sec: float = 600.0
 
 
+class Budget(Struct, frozen=True, kw_only=True):
+    """What may be used. None is no limit."""
+
+    cost_usd: Annotated[float, Meta(gt=0)] | None = None
+    """US dollars, as far as agents tell what they cost."""
+    tokens: Annotated[int, Meta(gt=0)] | None = None
+    """Tokens sent (cached ones too) and received, as far as agents tell."""
+    wall_sec: Annotated[float, Meta(gt=0)] | None = None
+    """Seconds: of one run of the job until no more trials start; of a trial's agent until it is ended."""
+
+    def exceeded(self, usage: Usage) -> str | None:
+        """What is used up, in words; None when nothing is."""
+        if self.cost_usd is not None and usage.cost_usd is not None and usage.cost_usd >= self.cost_usd:
+            return f"${usage.cost_usd:.4g} of ${self.cost_usd:g} are spent"
+        tokens = (usage.input_tokens or 0) + (usage.output_tokens or 0)
+        if self.tokens is not None and tokens >= self.tokens:
+            return f"{tokens} of {self.tokens} tokens are used"
+        return None
+
+
 class TrialSpec(Struct, frozen=True, kw_only=True):
     """One attempt of one agent at one task: all that is needed to run it, here or on another machine."""
 
@@ -207,6 +227,8 @@ class TrialSpec(Struct, frozen=True, kw_only=True):
     """The folder on the host that relative paths in options start from: the job file's."""
     verifier: VerifierSpec = VerifierSpec()
     timeouts: Timeouts = Timeouts()
+    budget: Budget = Budget()
+    """What the agent may use."""
     isolation: Isolation = "default"
     agent_cache: bool = True
     """Start from an image in which the agent is installed already, where there can be one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rollout.cli.display.text import Align, metric_figure, one_line, plural, table
+from rollout.cli.display.text import Align, count, duration, metric_figure, one_line, plural, table
 from rollout.core.job.events import MetricReport
 from rollout.core.job.results import GroupResult
 from rollout.core.types import MetricValue
@@ -12,16 +12,20 @@ from rollout.core.types import MetricValue
 _PRIMARY = "reward"
 
 
-def result_table(groups: Sequence[GroupResult], metrics: Sequence[MetricReport], *, width: int) -> list[str]:
-    """A row per agent and dataset with its counts and the metrics of its reward; further reward keys in a table below."""
+def result_table(groups: Sequence[GroupResult], metrics: Sequence[MetricReport], *, width: int, times: bool = False) -> list[str]:
+    """A row per agent and dataset with its counts, the metrics of its reward, tokens and cost where agents tell them, and with
+    `times` the mean duration of a trial; further reward keys in a table below."""
     primary, others = _split(metrics)
     columns = _metric_columns(primary)
     unscored = any(group.unscored for group in groups)
     not_run = any(_not_run(group) for group in groups)
     cost = any(group.cost is not None for group in groups)
+    tokens = any(group.tokens is not None for group in groups)
+    times = times and any(group.mean_duration_sec is not None for group in groups)
     titles = ["agent", "dataset", "trials", "scored"]
     titles += ["unscored"] * unscored + ["errored"] + ["not run"] * not_run
-    titles += [_column_title(column, columns) for column in columns] + ["cost"] * cost
+    titles += [_column_title(column, columns) for column in columns]
+    titles += ["tokens"] * tokens + ["cost"] * cost + ["mean time"] * times
     values: dict[tuple[str, str, str, str], MetricValue] = {
         (report.agent, report.dataset, value.name, value.basis): value for report in primary for value in report.values
     }
@@ -32,7 +36,9 @@ def result_table(groups: Sequence[GroupResult], metrics: Sequence[MetricReport],
         for name, basis in columns:
             value = values.get((group.agent, group.dataset, name, basis))
             row.append(metric_figure(value) if value else "-")
+        row += ["-" if group.tokens is None else count(group.tokens)] * tokens
         row += ["-" if group.cost is None else f"${group.cost:.2f}"] * cost
+        row += ["-" if group.mean_duration_sec is None else duration(group.mean_duration_sec)] * times
         rows.append(row)
     align: list[Align] = ["left", "left", *["right"] * (len(titles) - 2)]  # type: ignore[list-item]
     lines = table(titles, rows, align=align, width=width)
@@ -49,7 +55,7 @@ def error_lines(groups: Sequence[GroupResult]) -> list[str]:
     ]
 
 
-def closing_lines(groups: Sequence[GroupResult], directory: str, *, cancelled: bool) -> list[str]:
+def closing_lines(groups: Sequence[GroupResult], directory: str, *, cancelled: bool, stopped: str | None = None) -> list[str]:
     """Where the results are, and what to do about what is missing."""
     place = one_line(directory)
     lines = [f"results: {place}"]
@@ -57,6 +63,9 @@ def closing_lines(groups: Sequence[GroupResult], directory: str, *, cancelled: b
     not_run = sum(_not_run(group) for group in groups)
     if cancelled:
         lines.append(f"interrupted: {plural(not_run, 'trial')} not run; the same command again goes on from here")
+    elif stopped is not None:
+        what = f"stopped: {one_line(stopped)}; {plural(not_run, 'trial')} not run"
+        lines.append(f"{what}; the same command with a larger `budget` goes on from here")
     elif errored or not_run:
         missing = [plural(errored, "trial") + " errored"] * bool(errored) + [f"{not_run} not run"] * bool(not_run)
         lines.append(f"{', '.join(missing)}; the same command again runs only those (why: `rollout show {place}`)")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, field, to_builtins
 
 from rollout.core.quantity import Quantity, parse_bytes, parse_cpus
-from rollout.core.records import Isolation
+from rollout.core.records import Budget, Isolation
 from rollout.core.types import Struct
 
 Positive = Annotated[int, Meta(ge=1)]
@@ -295,6 +295,13 @@ class ExecutorConfig(Struct, frozen=True, kw_only=True):
     options: dict[str, Any] = {}
 
 
+class BudgetConfig(Budget, frozen=True, kw_only=True):
+    """`budget:` what the job may use. When it is used up no more trials start; those under way end by themselves."""
+
+    per_trial: Budget = Budget()
+    """What the agent of one trial may use. When it is used up the agent is ended, and its work is verified."""
+
+
 class JobConfig(Struct, frozen=True, kw_only=True):
     """A job file."""
 
@@ -318,6 +325,7 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     """What is evaluated. A job without agents runs the `default_agent` of its data sets."""
     datasets: Annotated[list[DatasetConfig], Meta(min_length=1)]
     retry: RetryConfig = RetryConfig()
+    budget: BudgetConfig = BudgetConfig()
     executor: ExecutorConfig = ExecutorConfig()
     isolation: Isolation = "default"
     """What stands between agents and their verifiers: `users` gives the agent a user of its own, `strict` also kills everything

@@ -86,6 +86,7 @@ class JobFinished(Event, frozen=True, kw_only=True):
     errored: int
     not_run: int
     duration_sec: float
+    stopped: str | None = None
 
 
 EventSink = Callable[[Event], None]

@@ -162,6 +162,7 @@ class Plan:
                 base_dir=str(self.base_dir),
                 verifier=task.verifier,
                 timeouts=timeouts,
+                budget=config.budget.per_trial,
                 agent_cache=config.environment.agent_cache,
                 isolation=task.isolation,
                 verifier_environment=task.verifier_environment and changed(task.verifier_environment, labels=labels),

@@ -29,12 +29,9 @@ PASS_MARK = 1.0
 _TAIL_BYTES = 64 * 1024
 _MAX_LINE = 500
 
-JobState = Literal["running", "finished", "interrupted", "incomplete"]
-"""incomplete: no process runs it and trials are missing, without a record of an interrupt: it was killed."""
-
-
-class _Seconds(msgspec.Struct, frozen=True, gc=False):
-    total_sec: float | None = None
+JobState = Literal["running", "finished", "interrupted", "stopped", "incomplete"]
+"""stopped: its budget is used up. incomplete: no process runs it and trials are missing, without a record of an interrupt: it was
+killed."""
 
 
 class _Try(msgspec.Struct, frozen=True, gc=False):
@@ -45,7 +42,6 @@ class ReportTrial(StoredTrial, frozen=True):
     """What a report needs besides."""
 
     reward: float | None = None
-    durations: _Seconds = _Seconds()
     tries: tuple[_Try, ...] = ()
 
     @property
@@ -265,7 +261,9 @@ def _state(directory: Path, result: dict[str, Any], finished: int, total: int) -
         return "running"
     if finished >= total and result:
         return "finished"
-    return "interrupted" if result.get("cancelled") else "incomplete"
+    if result.get("cancelled"):
+        return "interrupted"
+    return "stopped" if result.get("stopped") else "incomplete"
 
 
 def _cell(trials: list[ReportTrial]) -> Cell:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from rollout.core.job.events import MetricReport
 from rollout.core.plugins import Plugin
 from rollout.core.records import SCHEMA_VERSION, ErrorInfo, Status
-from rollout.core.types import Score, Struct
+from rollout.core.types import Score, Struct, Usage
 
 _DEFAULT_KEY = "reward"
 
@@ -27,6 +27,11 @@ class GroupResult(Struct, frozen=True, kw_only=True):
     errors: dict[str, int]
     """Error code to count; trials whose agent failed but that were scored are among them."""
     cost: float | None
+    """US dollars, as far as agents tell."""
+    tokens: int | None = None
+    """Sent and received, as far as agents tell."""
+    mean_duration_sec: float | None = None
+    """Of its finished trials."""
 
 
 class JobResult(Struct, frozen=True, kw_only=True):
@@ -48,12 +53,22 @@ class JobResult(Struct, frozen=True, kw_only=True):
     mean_reward_errors_as_zero: float | None
     """Primary reward over scored and errored trials, errored ones as 0."""
     total_cost: float | None
+    """Of the trials that count."""
+    spent: Usage | None = None
+    """What all tries of all runs used, those of trials that ran again too."""
+    stopped: str | None = None
+    """Why no more trials were started: which budget is used up."""
     total_duration_sec: float
     started_at: datetime
     ended_at: datetime
     groups: list[GroupResult]
     metrics: list[MetricReport]
     warnings: list[str]
+
+
+class Timed(Protocol):
+    @property
+    def total_sec(self) -> float | None: ...
 
 
 class Counted(Protocol):
@@ -75,6 +90,10 @@ class Counted(Protocol):
     def error(self) -> ErrorInfo | None: ...
     @property
     def cost(self) -> float | None: ...
+    @property
+    def usage(self) -> Usage | None: ...
+    @property
+    def durations(self) -> Timed: ...
 
 
 class Tally:
@@ -94,6 +113,11 @@ class Tally:
             group.errors[trial.error.type] += 1
         if trial.cost is not None:
             group.cost = (group.cost or 0.0) + trial.cost
+        if trial.usage is not None and (trial.usage.input_tokens, trial.usage.output_tokens) != (None, None):
+            group.tokens = (group.tokens or 0) + (trial.usage.input_tokens or 0) + (trial.usage.output_tokens or 0)
+        if trial.durations.total_sec is not None:
+            group.seconds += trial.durations.total_sec
+            group.timed += 1
         errored = trial.status == "errored"
         for key in rewards:
             if key not in group.metrics:
@@ -129,6 +153,8 @@ class Tally:
                 errored=group.statuses["errored"],
                 errors=dict(group.errors.most_common()),
                 cost=group.cost,
+                tokens=group.tokens,
+                mean_duration_sec=round(group.seconds / group.timed, 6) if group.timed else None,
             )
             for (agent, dataset), group in self._groups.items()
         ]
@@ -161,5 +187,8 @@ class _Group:
         self.statuses: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()
         self.cost: float | None = None
+        self.tokens: int | None = None
+        self.seconds = 0.0
+        self.timed = 0
         self.metrics: dict[str, list[tuple[str, Any]]] = {}
         self.early_errors: list[tuple[str, int]] = []

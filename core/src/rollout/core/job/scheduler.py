@@ -28,6 +28,7 @@ from rollout.core.job.events import (
 from rollout.core.job.feed import TrialFeed
 from rollout.core.job.plan import Plan
 from rollout.core.job.results import Counted, JobResult, Tally
+from rollout.core.job.spending import Spending
 from rollout.core.job.store import CONFIG, LOCK, RESULT, SCRATCH_OWNER, JobStore, read_json
 from rollout.core.records import SCHEMA_VERSION, TrialResult, TrialSpec
 from rollout.core.trial.images import Images
@@ -45,6 +46,7 @@ _MOVES = 5
 
 EXIT_OK = 0
 EXIT_TRIALS_ERRORED = 1
+EXIT_BUDGET = 4
 EXIT_INTERRUPTED = 130
 
 
@@ -52,7 +54,7 @@ class JobOutcome(Struct, frozen=True, kw_only=True):
     """How a job ended."""
 
     exit_code: int
-    """0 all trials finished, whatever the reward; 1 some errored; 130 interrupted."""
+    """0 all trials finished, whatever the reward; 1 some errored; 4 not all were run, for want of budget; 130 interrupted."""
     result: JobResult
 
 
@@ -87,6 +89,8 @@ class _Run:
                 totals[agent.spec.name, dataset.name] += len(dataset.tasks) * plan.config.n_attempts
         self._tally = Tally(plan.metrics, totals)
         self._primary: list[float] = [0.0, 0.0]
+        self._spending = Spending(plan.config.budget, store)
+        self._stopped: str | None = None
         self._moves: Counter[str] = Counter()
         self._ahead: asyncio.Task[None] | None = None
         self._images = _earlier_images(plan)
@@ -102,12 +106,20 @@ class _Run:
     async def run(self) -> JobOutcome:
         cancelled: asyncio.CancelledError | None = None
         await self._begin()
+        seconds = self._plan.config.budget.wall_sec
+        clock = None
+        if seconds is not None:
+            left = max(seconds - (time.monotonic() - self._began), 0.0)
+            clock = asyncio.get_running_loop().call_later(left, self._stop, f"its {seconds:g} s are over")
         try:
             await self._plan.executor.run(self._feed, self._run_trial, self._done)
         except asyncio.CancelledError as error:
             cancelled = error
         except StoreError as error:
             self._failure = error
+        finally:
+            if clock is not None:
+                clock.cancel()
         self._feed.stop()
         try:
             await run_shielded(self._stop_ahead())
@@ -187,6 +199,8 @@ class _Run:
             )
         )
         self._send_warnings()
+        if plan.total > plan.kept:
+            self._check_budget()
         if plan.hooks.implemented("rollout_job_planned"):
             await plan.hooks.notify("rollout_job_planned", job=plan, trials=plan.total - plan.kept)
         if plan.hooks.implemented("rollout_job_started"):
@@ -209,7 +223,10 @@ class _Run:
     def _done(self, spec: TrialSpec, result: TrialResult) -> None:
         """What the executor calls with each result: store it, or try again."""
         error = result.error
-        if error is not None and result.status == "errored" and self._may_retry(spec, result):
+        self._spending.add(result, spec.try_number)
+        self._check_budget()
+        again = error is not None and result.status == "errored" and self._stopped is None and self._may_retry(spec, result)
+        if error is not None and again:
             wait = self._plan.config.retry.wait_sec(spec.try_number)
             self._send(
                 TrialRetried(
@@ -231,6 +248,17 @@ class _Run:
         self._send_warnings()
         if time.monotonic() - self._metrics_sent >= _METRICS_EVERY_SEC:
             self._send_metrics()
+
+    def _check_budget(self) -> None:
+        if (why := self._spending.exceeded()) is not None:
+            self._stop(why)
+
+    def _stop(self, why: str) -> None:
+        """The budget is used up: nothing more starts, and what is under way ends by itself."""
+        if self._stopped is None:
+            self._stopped = f"the job's budget is used up: {why}"
+            self._feed.stop()
+            self._warn(f"{self._stopped}; no more trials are started")
 
     def _may_retry(self, spec: TrialSpec, result: TrialResult) -> bool:
         retry, error = self._plan.config.retry, result.error
@@ -262,7 +290,9 @@ class _Run:
         plan, tally = self._plan, self._tally
         scored, unscored, errored = (tally.count(status) for status in ("scored", "unscored", "errored"))
         not_run = plan.total - scored - unscored - errored
-        exit_code = EXIT_INTERRUPTED if cancelled else EXIT_TRIALS_ERRORED if errored or not_run else EXIT_OK
+        stopped = self._stopped if not_run else None
+        exit_code = EXIT_TRIALS_ERRORED if errored or not_run else EXIT_OK
+        exit_code = EXIT_INTERRUPTED if cancelled else EXIT_BUDGET if stopped is not None else exit_code
         ended_at = datetime.now(UTC)
         duration = round(time.monotonic() - self._began, 6)
         plan.warnings += plan.hooks.failure_lines()
@@ -280,6 +310,8 @@ class _Run:
             mean_reward=total / count if count else None,
             mean_reward_errors_as_zero=total / (count + errored) if count + errored else None,
             total_cost=tally.cost,
+            spent=self._spending.total,
+            stopped=stopped,
             total_duration_sec=duration,
             started_at=self._started_at,
             ended_at=ended_at,
@@ -304,6 +336,7 @@ class _Run:
                 errored=errored,
                 not_run=not_run,
                 duration_sec=duration,
+                stopped=stopped,
             )
         )
         return JobOutcome(exit_code=exit_code, result=result)

@@ -17,16 +17,24 @@ import msgspec
 from rollout.core.errors import UsageError
 from rollout.core.files import make_folder, storing, write_atomic
 from rollout.core.records import ErrorInfo, Status, TrialResult
+from rollout.core.types import Usage
 
 CONFIG = "config.json"
 LOCK = "lock.json"
 RESULT = "result.json"
 TRIALS = "trials.jsonl"
 EVENTS = "events.jsonl"
+SPENT = "spent.jsonl"
 SCRATCH_OWNER = "job"
 """File in a job's scratch folder that holds the path of the job's own folder."""
 _LOCK_FILE = ".lock"
 _REPEATED = ("agent_name", "dataset_name", "task_name", "rewards", "fingerprint")
+
+
+class StoredSeconds(msgspec.Struct, frozen=True, gc=False):
+    """Of a trial's durations."""
+
+    total_sec: float | None = None
 
 
 class StoredTrial(msgspec.Struct, frozen=True):
@@ -41,6 +49,8 @@ class StoredTrial(msgspec.Struct, frozen=True):
     rewards: dict[str, float] = {}
     error: ErrorInfo | None = None
     cost: float | None = None
+    usage: Usage | None = None
+    durations: StoredSeconds = StoredSeconds()
 
 
 class FinishedTrial(StoredTrial, frozen=True):
@@ -60,6 +70,7 @@ class JobStore:
         self._lock: int | None = None
         self._trials: int | None = None
         self._events: int | None = None
+        self._spent: int | None = None
         self._encoder = msgspec.json.Encoder()
 
     def open(self) -> None:
@@ -79,10 +90,10 @@ class JobStore:
 
     def close(self) -> None:
         """Release the lock. Idempotent."""
-        for descriptor in (self._trials, self._events, self._lock):
+        for descriptor in (self._trials, self._events, self._spent, self._lock):
             if descriptor is not None:
                 os.close(descriptor)
-        self._trials = self._events = self._lock = None
+        self._trials = self._events = self._spent = self._lock = None
 
     def add_trial(self, result: TrialResult) -> None:
         """Append a finished trial; from then on it is never run again unless it errored or changed."""
@@ -92,6 +103,12 @@ class JobStore:
     def add_event(self, event: msgspec.Struct) -> None:
         assert self._events is not None
         self._append(self._events, self._encoder.encode(event), EVENTS)
+
+    def add_spent(self, record: msgspec.Struct) -> None:
+        """Append what a try used. The file is made when there is something to put into it."""
+        if self._spent is None:
+            self._spent = self._open_lines(SPENT)
+        self._append(self._spent, self._encoder.encode(record), SPENT)
 
     def write(self, name: str, record: Any) -> None:
         """Replace one of the JSON files."""

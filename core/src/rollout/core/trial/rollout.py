@@ -67,6 +67,7 @@ from rollout.core.trial.artifacts import (
     service_of,
     working_directory,
 )
+from rollout.core.trial.budget import TrialBudget
 from rollout.core.trial.deadlines import deadline, foreign
 from rollout.core.trial.healthcheck import wait_until_healthy
 from rollout.core.trial.installs import SharedInstall
@@ -140,6 +141,7 @@ class Rollout:
         self._session: AgentSession | None = None
         self._turn = AgentTurn()
         self._usage: Usage | None = None
+        self._budget = TrialBudget(spec.budget)
         self._verdict: VerifyResult | None = None
         self._error: ErrorInfo | None = None
         self._cancelled = False
@@ -310,7 +312,7 @@ class Rollout:
         assert self._session is not None
         seconds = self.spec.timeouts.agent_sec
         try:
-            async with self._phase("agent_execution"), deadline(seconds, AgentTimeoutError, "the agent"):
+            async with self._phase("agent_execution"), deadline(seconds, AgentTimeoutError, "the agent"), self._budget:
                 with foreign(AgentError, "the agent", AgentTimeoutError):
                     self._turn = _returned(await self._session.prompt(self._instruction), AgentTurn)
         except AgentError as error:
@@ -712,6 +714,7 @@ class Rollout:
     def _spending(self, usage: Usage) -> None:
         """What the agent says that it has used so far."""
         self._usage = usage
+        self._budget.spent(usage)
 
     def _agent_sink(self, stream: Stream, chunk: bytes) -> None:
         """What an agent prints belongs to `setup/` until it is installed, to `agent/` from then on."""
