@@ -29,7 +29,6 @@ AGENTS: dict[str, tuple[str, str, str]] = {
     "codex": ("OPENAI_API_KEY", "gpt-5.1-codex", "/v1"),
     "gemini": ("GEMINI_API_KEY", "gemini-2.5-flash", ""),
     "opencode": ("ANTHROPIC_API_KEY", "anthropic/claude-sonnet-4-5", "/v1"),
-    "mini-swe-agent": ("OPENAI_API_KEY", "openai/gpt-5.1", "/v1"),
 }
 
 

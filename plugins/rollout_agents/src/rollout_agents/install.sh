@@ -117,11 +117,12 @@ find_uv() { # sets uv
     fi
 }
 
-python_agent() { # PACKAGE COMMAND MINOR: an agent that is a Python package, for Python >= 3.MINOR, in an environment of its own
+# An agent that is a Python package, for Python >= 3.MINOR, in an environment of its own, with further packages beside it.
+python_agent() { # PACKAGE COMMAND MINOR [FURTHER]
     if done_already "$2" "$2"; then say "$2 $version is there"; return; fi
     rm -rf "$prefix/lib/$2"
     mkdir -p "$prefix/lib/$2"
-    package=$1==$version
+    package=$1==$version further=${4:-}
     [ "$version" != latest ] || package=$1
     wanted="import sys, venv, ensurepip; sys.exit(sys.version_info[:2] < (3, $3))"
     python=
@@ -130,11 +131,11 @@ python_agent() { # PACKAGE COMMAND MINOR: an agent that is a Python package, for
     done
     if [ -n "$python" ]; then
         "$python" -m venv "$prefix/lib/$2"
-        "$prefix/lib/$2/bin/python" -m pip install -q --disable-pip-version-check "$package"
+        "$prefix/lib/$2/bin/python" -m pip install -q --disable-pip-version-check "$package" ${further:+"$further"}
     else
         find_uv
         UV_PYTHON_INSTALL_DIR="$prefix/python" UV_CACHE_DIR="$prefix/uv-cache" "$uv" venv -q --python ">=3.$3,<3.14" "$prefix/lib/$2"
-        UV_CACHE_DIR="$prefix/uv-cache" "$uv" pip install -q --python "$prefix/lib/$2/bin/python" "$package"
+        UV_CACHE_DIR="$prefix/uv-cache" "$uv" pip install -q --python "$prefix/lib/$2/bin/python" "$package" ${further:+"$further"}
         rm -rf "$prefix/uv-cache"
     fi
     finish "$2" "$2" "$prefix/lib/$2/bin/$2"
