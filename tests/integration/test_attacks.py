@@ -1,22 +1,32 @@
-"""Agents that try to forge their reward, on the environments that can be tried here."""
+"""Agents that try to forge their reward under `type: local`, as root and as an ordinary user."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
+from ordinary_user import run_as_ordinary_user
 from rollout.testing.attack_suite import AttackSuite
 
+pytestmark = [pytest.mark.needs("local"), pytest.mark.timeout(1200)]
 
-@pytest.mark.needs("local")
-class TestAttacksOnLocal(AttackSuite):
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can choose users")
+class TestAttacksAsRoot(AttackSuite):
     environment = {"type": "local"}
-    # An ordinary user has one user inside, root.
-    levels = ("default", "users", "strict", "separate") if os.geteuid() == 0 else ("default", "separate")
 
 
-@pytest.mark.needs("docker")
-class TestAttacksOnDocker(AttackSuite):
-    environment = {"type": "docker", "options": {"pull": "never"}}
-    concurrency = 8
+@pytest.mark.skipif(os.geteuid() == 0, reason="needs an ordinary user")
+class TestAttacksAsUser(AttackSuite):
+    environment = {"type": "local"}
+    levels = ("default", "separate")
+    # Folders of the machine that belong to somebody else cannot be written to.
+    but = {("sitecustomize", "default"): ("held",), ("pth", "default"): ("held",)}
+
+
+@pytest.mark.needs("local-user")
+@pytest.mark.skipif(os.geteuid() != 0, reason="the suite runs as an ordinary user already")
+def test_an_ordinary_user_sees_the_same() -> None:
+    run_as_ordinary_user(Path(__file__), "TestAttacksAsUser", timeout_sec=1100)
