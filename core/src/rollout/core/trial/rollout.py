@@ -41,7 +41,16 @@ from rollout.core.errors import (
     describe,
 )
 from rollout.core.files import make_folder, write_atomic
-from rollout.core.protocols import EXEC_USER, Agent, AgentContext, AgentSession, Environment, ServicesEnvironment, TrialView
+from rollout.core.protocols import (
+    EXEC_USER,
+    SERVICES,
+    Agent,
+    AgentContext,
+    AgentSession,
+    Environment,
+    ServicesEnvironment,
+    TrialView,
+)
 from rollout.core.records import (
     MAIN_SERVICE,
     NO_ENVIRONMENT,
@@ -587,8 +596,9 @@ class Rollout:
                 seconds = _STOP_SEC if self._cancelled else _COLLECT_SEC
                 await self._attempt("collecting the logs", seconds, self._collect_logs())
             if not self._borrowed:
-                keeping = self._keep_service_output(self.environment)
-                await self._attempt("keeping what services printed", _STOP_SEC, keeping)
+                if SERVICES in self._services.backend.capabilities:
+                    keeping = self._keep_service_output(self.environment)
+                    await self._attempt("keeping what services printed", _STOP_SEC, keeping)
                 await self._attempt("stopping the environment", _STOP_SEC, self.environment.stop(), TeardownError)
             self.environment = None
         if self._outputs:
@@ -794,7 +804,7 @@ class Rollout:
             started_at=self._times.get("agent_execution_started_at"),
             ended_at=self._times.get("agent_execution_ended_at"),
         )
-        write_trajectory(self.directory / TRAJECTORY, completed(report, work), self._services.redactor.text)
+        write_trajectory(self.directory / TRAJECTORY, completed(report, work), self._services.redactor)
 
     async def _bring_tests(self, view: TrialView) -> None:
         if self._walls is None:

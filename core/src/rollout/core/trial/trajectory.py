@@ -18,6 +18,7 @@ from rollout.core.plugins import find
 from rollout.core.protocols import Agent
 from rollout.core.records import ErrorInfo, TrialSpec
 from rollout.core.trajectories import TrajectoryBuilder, TrajectoryReport, totals
+from rollout.core.trial.redact import Redactor
 from rollout.core.types import AgentTurn, Struct, Usage
 
 TRAJECTORY = "trajectory.json"
@@ -91,14 +92,16 @@ def completed(report: TrajectoryReport | None, work: WorkDone) -> AtifTrajectory
     )
 
 
-def write_trajectory(path: Path, trajectory: AtifTrajectory, redact: Callable[[str], str]) -> None:
+def write_trajectory(path: Path, trajectory: AtifTrajectory, redactor: Redactor) -> None:
     """Write it in one step, every text in it redacted.
 
     Raises:
         StoreError
     """
-    plain = _redacted(msgspec.to_builtins(trajectory), redact)
-    write_atomic(path, msgspec.json.format(msgspec.json.encode(plain), indent=2) + b"\n")
+    data = msgspec.json.encode(trajectory)
+    if redactor:
+        data = msgspec.json.encode(_redacted(msgspec.json.decode(data), redactor.text))
+    write_atomic(path, msgspec.json.format(data, indent=2) + b"\n")
 
 
 def _known(work: WorkDone) -> AtifTrajectory:
