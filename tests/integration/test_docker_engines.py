@@ -122,7 +122,7 @@ async def test_an_engine_behind_tls_by_files_beside_the_job_file(
     first: Dockerd, certs: Path, port: int, new_backend: NewBackend, tmp_path: Path
 ) -> None:
     (tmp_path / "tls").symlink_to(certs)
-    tls = TlsOptions(ca="tls/ca.pem", cert="tls/cert.pem", key="tls/key.pem")
+    tls = TlsOptions(ca_file="tls/ca.pem", cert_file="tls/cert.pem", key_file="tls/key.pem")
     await use(new_backend(DockerOptions(host=f"tcp://127.0.0.1:{port}", tls=tls, pull="never")))
 
 
@@ -147,7 +147,7 @@ async def test_an_engine_behind_tls_by_the_docker_commands_variables(
 def test_what_is_wrong_with_tls_is_said(
     first: Dockerd, certs: Path, port: int, new_backend: NewBackend, given: dict[str, str], said: str
 ) -> None:
-    tls = TlsOptions(**{key: str(certs / name) for key, name in given.items()})
+    tls = TlsOptions(**{f"{key}_file": str(certs / name) for key, name in given.items()})
     with pytest.raises(SandboxError, match=said) as caught:
         new_backend(DockerOptions(host=f"tcp://127.0.0.1:{port}", tls=tls)).check(spec())
     assert "\n" not in str(caught.value)
@@ -180,7 +180,7 @@ async def test_what_the_docker_command_does_reaches_the_same_engine(
 ) -> None:
     if subprocess.run(["docker", "buildx", "version"], capture_output=True, check=False).returncode != 0:
         unavailable("docker", "the docker command has no buildx")
-    tls = TlsOptions(**{key: f"{certs}/{key}.pem" for key in ("ca", "cert", "key")})
+    tls = TlsOptions(**{f"{key}_file": f"{certs}/{key}.pem" for key in ("ca", "cert", "key")})
     options = {
         "tls": DockerOptions(host=f"tcp://127.0.0.1:{port}", tls=tls),
         "ssh": DockerOptions(host=f"ssh://engines{first.socket}"),

@@ -15,16 +15,16 @@ _SCHEMES = ("unix://", "tcp://", "ssh://")
 class TlsOptions(Struct, frozen=True, kw_only=True):
     """`tls:` the files that prove who is who to an engine at `tcp://`. Relative paths start from the job file."""
 
-    ca: str | None = None
+    ca_file: str | None = None
     """Certificate of the authority that signed the engine's. Unset: the machine's own authorities."""
-    cert: str | None = None
+    cert_file: str | None = None
     """Our certificate."""
-    key: str | None = None
-    """The key of `cert`, without a passphrase."""
+    key_file: str | None = None
+    """The key of `cert_file`, without a passphrase."""
 
     def __post_init__(self) -> None:
-        if (self.cert is None) != (self.key is None):
-            raise ValueError("`cert` and `key` go together")
+        if (self.cert_file is None) != (self.key_file is None):
+            raise ValueError("`cert_file` and `key_file` go together")
 
 
 class HostOptions(Struct, frozen=True, kw_only=True):

@@ -61,7 +61,7 @@ def _named(url: str, tls: TlsOptions | None, slots: int | None, base_dir: Path, 
         return Endpoint(url, slots=slots)
     if tls is None:
         return Endpoint(url, tls=Tls.of_environ(environ), slots=slots)
-    ca, cert, key = (base_dir / Path(path).expanduser() if path else None for path in (tls.ca, tls.cert, tls.key))
+    ca, cert, key = (base_dir / Path(path).expanduser() if path else None for path in (tls.ca_file, tls.cert_file, tls.key_file))
     return Endpoint(url, tls=Tls(ca, cert, key), slots=slots)
 
 
