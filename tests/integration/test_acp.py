@@ -103,6 +103,8 @@ def test_secrets_of_an_agent_are_in_none_of_its_files(tmp_path: Path) -> None:
     assert not leaks
     text = next((tmp_path / "jobs").rglob("acp.jsonl")).read_text()
     assert "[redacted:" in text
+    halves = [secret[: len(secret) // 2], secret[len(secret) // 2 :]]
+    assert not any(json.dumps(half)[1:-1] in text for half in halves), "the agent says it in two chunks"
 
 
 @pytest.mark.parametrize(

@@ -386,3 +386,20 @@ async def test_secrets_are_not_in_the_protocols_log(tmp_path: Path) -> None:
     await session.prompt("!env DEMO")
     await session.close()
     assert "quoted" not in (bench.folder / "agent" / "acp.jsonl").read_text()
+
+
+async def test_a_secret_that_is_said_in_pieces_is_in_the_log_in_none(tmp_path: Path) -> None:
+    from rollout.core.trial.redact import Redactor
+
+    bench = Bench(tmp_path, "")
+    bench.agent._context = msgspec.structs.replace(bench.agent._context, redact=Redactor({"of the agent": "DEMO"}).redact)
+    session = await bench.agent.connect()
+    await session.prompt("!think hm\n!say I know: \n!env DEMO\n!run true\n!say x")
+    await session.close()
+    said = [message["params"]["update"]["content"]["text"] for _, message in bench.wire() if _is_chunk(message)]
+    assert said == ["hm", "I know:[redacted:DEMO]", "x"]
+    assert [step.message for step in bench.trajectory().steps][1:] == ["I know:of the agent", "x"], "core redacts that file"
+
+
+def _is_chunk(message: Any) -> bool:
+    return str(message.get("params", {}).get("update", {}).get("sessionUpdate")).endswith("_chunk")

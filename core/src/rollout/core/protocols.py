@@ -334,6 +334,9 @@ class Agent(Protocol):
     from the host is written `${NAME}`, so that it is redacted. It raises ConfigError when `environ`, the host's variables,
     lacks one.
 
+    A class may have a static method `acp_command(options) -> str | None`: the command, for `sh`, that runs the agent so that it
+    speaks the Agent Client Protocol on its standard streams. `acpx/NAME` in a job file then speaks with it.
+
     A class may have a method `shared_install(self, withheld: frozenset[str]) -> str | None`: all that the installed state
     is made of, as text, when `install` does the same in every trial of the same image; None when it does not. Trials then
     start from one installed image where the backend can keep one: `install` is called once, in a sandbox without the

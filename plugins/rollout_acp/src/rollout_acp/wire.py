@@ -45,9 +45,9 @@ class Wire:
         on_update: Callable[[Message], None],
         on_request: Callable[[str, Any], Awaitable[Any]],
         on_noise: Callable[[bytes], None],
-        log: Callable[[str, bytes], None],
+        log: Callable[[str, bytes, Message], None],
     ) -> None:
-        """`log` gets every line of the protocol with its direction, `in` or `out`."""
+        """`log` gets every message of the protocol with its direction, `in` or `out`, as a line and as what is in it."""
         self._process = process
         self._output = process.output()
         self._on_update = on_update
@@ -103,7 +103,7 @@ class Wire:
 
     async def send(self, message: dict[str, Any]) -> None:
         line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
-        self._log("out", line)
+        self._log("out", line, message)
         await self._process.write(line)
 
     async def receive(self) -> dict[str, Any] | None:
@@ -128,7 +128,7 @@ class Wire:
         """The process is killed by its owner."""
 
     def _take(self, message: Message, line: bytes) -> None:
-        self._log("in", line)
+        self._log("in", line, message)
         self.heard_at = asyncio.get_running_loop().time()
         if message.get("method") == UPDATE and message.get("id") is None:
             params = message.get("params")

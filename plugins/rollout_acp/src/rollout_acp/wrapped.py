@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,14 @@ class AcpxAgent:
     def options_of_name(rest: str) -> dict[str, Any]:
         """The options that the rest of `acpx/AGENT` stands for."""
         return {"agent": rest}
+
+    @staticmethod
+    def agent_env(options: AcpxOptions, given: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+        """The plugin's own variables."""
+        plugin, inner = wrapped(options)
+        agent_env = getattr(plugin.cls, "agent_env", None)
+        env: dict[str, str] = agent_env(inner, given, environ) if agent_env is not None else {}
+        return env
 
     async def install(self) -> None:
         await self._inner.install()

@@ -72,6 +72,12 @@ class ManifestAgent(ScriptAgent):
         from_host = {name: f"${{{name}}}" for name in taken if name not in given and environ.get(name)}
         return {**manifest.env, **from_host}
 
+    @classmethod
+    def acp_command(cls, options: Any) -> str | None:
+        """What runs it so that it speaks ACP; None when it does not."""
+        manifest = cls.of(options)
+        return f'{_settings(manifest, options)}exec {manifest.acp} "$@"\n' if manifest.acp else None
+
     def install_script(self) -> str | None:
         manifest = self.of(self.options)
         if manifest.install is None:
@@ -145,9 +151,13 @@ def install_script(manifest: Manifest, version: str | None = None) -> str:
 
 def execute_script(manifest: Manifest, options: ManifestOptions) -> str:
     """What runs the agent once."""
+    return f"#!/bin/sh\n{_settings(manifest, options)}{manifest.execute}"
+
+
+def _settings(manifest: Manifest, options: ManifestOptions) -> str:
+    """The lines before an agent's command: where it is, its model, its base URL, the job's further arguments."""
     model, base_url = options.model or manifest.model, options.base_url or ""
     lines = [
-        "#!/bin/sh",
         "set -eu",
         f'PATH="{PREFIX}/bin:${{HOME:-/root}}/.rollout/bin:$PATH"; export PATH',
         f"model={shlex.quote(model)} base_url={shlex.quote(base_url)}",
@@ -155,4 +165,4 @@ def execute_script(manifest: Manifest, options: ManifestOptions) -> str:
     ]
     for value, names in ((model, manifest.model_env), (base_url, manifest.base_url_env)):
         lines += [f"export {name}={shlex.quote(value)}" for name in names if value]
-    return "\n".join(lines) + "\n" + manifest.execute
+    return "\n".join(lines) + "\n"

@@ -12,7 +12,7 @@ import msgspec
 
 from rollout.core.aio import in_own_thread
 from rollout.core.atif import AtifTrajectory
-from rollout.core.episodes import Episode
+from rollout.core.episodes import Episode, Step
 from rollout.core.files import write_atomic
 from rollout.core.plugins import find
 from rollout.core.protocols import Agent
@@ -132,10 +132,21 @@ def _add_episode(made: TrajectoryBuilder, episode: Episode) -> None:
                     **({"metadata": step.metadata} if step.metadata else {}),
                 },
             )
+            call = _call_of(step)
+            if call is not None:
+                made.call(*call)
             if step.observation is not None:
-                made.result(None, _text(step.observation))
+                made.result(call[0] if call is not None else None, _text(step.observation))
         if not trajectory.steps and trajectory.output is not None:
             made.agent(_text(trajectory.output), extra={"trajectory": trajectory.name})
+
+
+def _call_of(step: Step) -> tuple[str, str, Any] | None:
+    """A step's action as a call, when it is spelled like one: `{"name": ..., "arguments": ...}`."""
+    action = step.action
+    if not isinstance(action, dict) or not isinstance(action.get("name"), str) or "arguments" not in action:
+        return None
+    return str(action.get("id") or step.id), action["name"], action["arguments"]
 
 
 def _text(value: Any) -> str:

@@ -1,0 +1,61 @@
+"""`acpx/AGENT`: the agent's own installation and variables, and the protocol."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from integration.jobs import write_job, write_task
+from rollout import ConfigError, ExecResult, TrialResult, UsageError, run_job
+from rollout.core.job.events import Event, TrialFinished
+from rollout.core.plugins import override
+from rollout.testing import FakeWorld, acp_agent
+from rollout_agents.agent import agent_class
+from rollout_agents.manifest import Manifest
+
+SCRIPTED = shlex.join([sys.executable, acp_agent.__file__])
+
+
+def manifest(**more: object) -> Manifest:
+    fields = {"name": "mine", "install": "true", "execute": "false", "acp": f"{SCRIPTED} --do 'env MINE_KEY'", **more}
+    return Manifest(**fields)  # type: ignore[arg-type]
+
+
+async def run(folder: Path, made: Manifest, **agent: object) -> tuple[TrialResult, Path, FakeWorld]:
+    write_task(folder / "tasks" / "one")
+    results: list[TrialResult] = []
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, TrialFinished):
+            results.append(event.result)
+
+    job = {"jobs_dir": str(folder / "jobs"), "environment": {"type": "fake"}, "agents": [{"name": "acpx/mine", **agent}]}
+    environ = {"ROLLOUT_CACHE_DIR": str(folder / "cache"), "MINE_KEY": "a-Real-Key-0123456789"}
+    world = FakeWorld(commands={"pwd": lambda *_: ExecResult(exit_code=0, stdout=b"/tmp\n")}, processes=True)
+    with world.installed(), override("agents", "mine", agent_class(made)):
+        await run_job(write_job(folder, job), on_event=on_event, environ=environ)
+    return results[0], folder / "jobs" / "job" / results[0].trial_id, world
+
+
+async def test_the_agent_is_installed_as_always_and_spoken_to(tmp_path: Path) -> None:
+    made = manifest(requires_env=["MINE_KEY"])
+    result, folder, world = await run(tmp_path, made, options={"options": {"args": ["--do", "say done"]}})
+    assert (result.error, result.reward, result.agent_name) == (None, 1.0, "acpx/mine")
+    scripts = [command.argv[-1].rpartition("/")[2] for command in world.steps("exec")]
+    assert "install.sh" in scripts
+    wire = (folder / "agent" / "acp.jsonl").read_text()
+    assert "[redacted:MINE_KEY]" in wire and "0123456789" not in wire, "it had its variable"
+    assert "done" in wire, "it had the job's arguments"
+
+
+async def test_a_variable_that_it_lacks_is_said_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="agent mine needs OTHER_KEY"):
+        await run(tmp_path, manifest(requires_env=["OTHER_KEY"]))
+
+
+async def test_an_agent_without_the_protocol_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="agent mine does not speak ACP"):
+        await run(tmp_path, manifest(acp=""))
