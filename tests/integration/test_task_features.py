@@ -170,6 +170,22 @@ def test_the_network_of_a_separate_verifier_is_its_own(tmp_path: Path) -> None:
     assert said(trial).splitlines()[-1] == "1"
 
 
+@pytest.mark.parametrize("workdir", ["/root", "/", "/etc/x"])
+def test_a_folder_of_the_system_is_not_taken_for_the_agents_work(tmp_path: Path, workdir: str) -> None:
+    write_task(tmp_path / "tasks/one", toml=f'[environment]\nworkdir = "{workdir}"\n')
+    trial = run(tmp_path, level="separate", status=1)
+    error = result(trial)["error"]
+    assert (error["type"], error["phase"]) == ("task_invalid", "start")
+    assert f"a separate verifier would get the whole of {workdir}; name the task's `artifacts`" in error["message"]
+
+
+def test_programs_that_came_from_the_agent_are_a_warning(tmp_path: Path) -> None:
+    toml = '[environment.env]\nPATH = "/app/bin:/usr/local/bin:/usr/bin:/bin"\n'
+    write_task(tmp_path / "tasks/one", toml=toml)
+    trial = run(tmp_path, level="separate")
+    assert result(trial)["warnings"] == ["/app/bin, where the verifier looks for programs, came from the agent"]
+
+
 # Artifacts
 
 
@@ -197,6 +213,15 @@ def test_secrets_are_taken_out_of_artifacts(tmp_path: Path) -> None:
     done = rollout(tmp_path, write_job(tmp_path, {"name": "job", "agents": agents}), API_KEY="sk-very-secret-value")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "jobs/job/it/tasks/one__1/artifacts/app/kept").read_text() == "[redacted:API_KEY]\n"
+
+
+def test_an_artifact_in_the_way_of_another_costs_that_one_alone(tmp_path: Path) -> None:
+    write_task(tmp_path / "tasks/one", toml='artifacts = ["/app", "/app/out/x"]\n')
+    trial = run(tmp_path, "echo 42 > answer.txt; echo a file > out")
+    manifest = json.loads((trial / "artifacts/manifest.json").read_text())["artifacts"]
+    assert [item["status"] for item in manifest] == ["kept", "failed"]
+    assert manifest[1]["error"] == "what another artifact brought is in the way of app/out/x"
+    assert result(trial)["reward"] == 1.0
 
 
 @pytest.mark.parametrize("source", ["../x", "/", "/manifest.json", ""])

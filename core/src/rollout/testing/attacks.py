@@ -18,8 +18,8 @@ HELD: tuple[Outcome, ...] = ("held",)
 NO_VERDICT: tuple[Outcome, ...] = ("no verdict",)
 """An error of the trial, whatever comes first."""
 REFUSED: tuple[Outcome, ...] = ("held", "no verdict")
-RACE: tuple[Outcome, ...] = ("forged", "held")
-"""It depends on what comes first."""
+RACE: tuple[Outcome, ...] = ("forged", "held", "no verdict")
+"""It depends on what comes first, and can be forged."""
 
 
 class Attack(Struct, frozen=True, kw_only=True):
@@ -360,4 +360,8 @@ END
 
 def table() -> list[tuple[str, ...]]:
     """The rows of the table in the documentation: what is tried, and what comes of it at each level."""
-    return [(attack.what, *(" or ".join(attack.outcomes(level)) for level in ISOLATIONS)) for attack in ATTACKS]
+
+    def shown(outcomes: tuple[Outcome, ...]) -> str:
+        return "a race" if outcomes == RACE else " or ".join(outcomes)
+
+    return [(attack.what, *(shown(attack.outcomes(level)) for level in ISOLATIONS)) for attack in ATTACKS]

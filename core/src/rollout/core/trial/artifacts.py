@@ -10,8 +10,8 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from rollout.core.errors import TransferError, VerifierError
-from rollout.core.files import make_folder, write_atomic
+from rollout.core.errors import StoreError, TaskError, TransferError, VerifierError
+from rollout.core.files import make_folder, storing, write_atomic
 from rollout.core.protocols import Environment, ServicesEnvironment
 from rollout.core.records import MAIN_SERVICE, MANIFEST, Artifact, to_json
 from rollout.core.trial.isolation import host_place
@@ -21,6 +21,9 @@ _MAX_SKIPPED = 20
 
 _SYSTEM = ("/", "/dev", "/proc", "/sys", "/tests", "/logs", "/logs/verifier")
 """What no artifact of a separate verifier may replace."""
+
+_SYSTEM_WORKDIRS = ("/bin", "/etc", "/home", "/lib", "/opt", "/root", "/sbin", "/tmp", "/usr", "/usr/bin", "/usr/local", "/var")
+"""What is not taken as a whole for what an agent made."""
 
 # $1: `merge` when what is there stays; $2: the path, which is the agent's in the end.
 _MAKE_WAY = """
@@ -84,6 +87,28 @@ async def working_directory(environment: Environment, workdir: str | None) -> st
     return path
 
 
+def check_default_artifact(workdir: str) -> None:
+    """See that the working directory can be what a separate verifier gets of a task that names no artifacts.
+
+    Raises:
+        TaskError: it is one of the system's: what its files say is what programs of the verifier do.
+    """
+    if workdir in _SYSTEM or workdir in _SYSTEM_WORKDIRS or workdir.startswith(("/etc/", "/proc/", "/sys/", "/dev/")):
+        raise TaskError(f"a separate verifier would get the whole of {workdir}; name the task's `artifacts`, or a `workdir`")
+
+
+async def programs_brought(environment: Environment, kept: Sequence[KeptArtifact]) -> list[str]:
+    """Folders of PATH that came from the agent.
+
+    Raises:
+        EnvironmentLostError
+    """
+    result = await environment.exec(Command(argv=("sh", "-c", 'printf %s "$PATH"'), cwd="/"))
+    folders = [posixpath.normpath(path) for path in result.stdout.decode("utf-8", "replace").split(":") if path.startswith("/")]
+    brought = [item.source for item in kept if item.status == "kept"]
+    return [path for path in folders if any(path == source or path.startswith(f"{source}/") for source in brought)]
+
+
 async def keep_artifacts(
     environment: Environment, artifacts: Sequence[Artifact], folder: Path, workdir: str
 ) -> list[KeptArtifact]:
@@ -140,7 +165,14 @@ async def _keep(environment: Environment, artifact: Artifact, folder: Path, work
     limits = DEFAULT_TRANSFER_LIMITS
     if artifact.exclude:
         limits = replace(limits, exclude=tuple(artifact.exclude))
-    make_folder(target.parent)
+    try:
+        with storing(target.parent):
+            target.parent.mkdir(parents=True, exist_ok=True)
+    except StoreError as error:
+        # An artifact before it may have brought a file, or a link to nowhere, where this one needs a folder.
+        if isinstance(error.__cause__, FileExistsError | NotADirectoryError):
+            return replace(item, status="failed", error=f"what another artifact brought is in the way of {destination}")
+        raise
     try:
         report = await service_of(environment, artifact.service).download(source, target, limits)
     except FileNotFoundError:

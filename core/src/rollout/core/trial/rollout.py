@@ -71,7 +71,9 @@ from rollout.core.tasks.view import task_of
 from rollout.core.trial.artifacts import (
     KeptArtifact,
     bring_artifacts,
+    check_default_artifact,
     keep_artifacts,
+    programs_brought,
     read_manifest,
     service_of,
     working_directory,
@@ -264,6 +266,8 @@ class Rollout:
                     if spec.task.artifacts or spec.task.steps or spec.isolation == "separate":
                         # Asked before the agent could give another answer.
                         self._workdir = await working_directory(self.environment, spec.environment.workdir)
+                    if spec.isolation == "separate" and not (spec.task.artifacts or spec.verifier.disable):
+                        check_default_artifact(self._workdir)
             if spec.task.healthcheck is not None:
                 with foreign(StartError, "waiting for the environment"):
                     await wait_until_healthy(self.environment, spec.task.healthcheck)
@@ -372,7 +376,7 @@ class Rollout:
             self._say(f"step {step.name}: {result.status}, reward {result.reward}")
             self._error = self._error or rollout._error
             if result.status == "errored":
-                stopped = "it has no verdict"
+                self._error, stopped = rollout._error, "it has no verdict"
             elif result.status == "scored":
                 stopped = shortfall(result.rewards, step.min_reward)
             if stopped is not None and step is not spec.task.steps[-1]:
@@ -526,6 +530,8 @@ class Rollout:
                     if folder.is_dir() and not folder.is_symlink():
                         await environment.upload(folder, f"{LOGS}/{name}", owner=owner)
                 await bring_artifacts(environment, kept, self._artifacts, root=self._root, owner=owner)
+                for path in await programs_brought(environment, kept):
+                    self._warn(f"{path}, where the verifier looks for programs, came from the agent")
 
     @property
     def _tests_are_built_in(self) -> bool:
