@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from rollout.core.config.interpolate import expand, looks_secret, referenced_names
+from rollout.core.records import TrialSpec
 
 _RANDOM = re.compile(r"(?=\S*[a-z])(?=\S*[A-Z])(?=\S*[0-9])[^\s/]{20,}|[0-9a-f]{32,}|\w+://[^\s/@]+:[^\s/@]+@\S+", re.ASCII)
 _MIN_LENGTH = 4
@@ -149,3 +152,19 @@ class RedactingStream:
         if self._held:
             self._write(self._redactor.redact(self._held))
             self._held = b""
+
+
+def spec_without_secrets(spec: TrialSpec) -> TrialSpec:
+    """A trial's spec as it may be written to disk: without literal secrets."""
+    agent, verifier, environment, separate = spec.agent, spec.verifier, spec.environment, spec.verifier_environment
+    options = (agent.options, verifier.options, spec.environment_options)
+    if not (agent.env or verifier.env or environment.env or (separate and separate.env) or any(options)):
+        return spec
+    return replace(
+        spec,
+        agent=replace(agent, env=without_literal_secrets(agent.env), options=without_secret_options(agent.options)),
+        verifier=replace(verifier, env=without_literal_secrets(verifier.env), options=without_secret_options(verifier.options)),
+        environment=replace(environment, env=without_literal_secrets(environment.env)),
+        verifier_environment=separate and replace(separate, env=without_literal_secrets(separate.env)),
+        environment_options=without_secret_options(spec.environment_options),
+    )

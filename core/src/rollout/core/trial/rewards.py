@@ -147,3 +147,9 @@ def _finite(number: float, name: str, shown: object) -> float:
 
 def _shown(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+def own_reward_files(verifier: Any, options: Any) -> tuple[str, ...]:
+    """Where a verifier looks for rewards before the usual places."""
+    named = getattr(verifier, "reward_files", None)
+    return tuple(named(options)) if named is not None else ()

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import time
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,19 +46,15 @@ from rollout.core.protocols import (
     AgentContext,
     AgentSession,
     Environment,
-    ServicesEnvironment,
     TrialView,
 )
 from rollout.core.records import (
     MAIN_SERVICE,
     NO_ENVIRONMENT,
     Artifact,
-    Durations,
-    ErrorInfo,
     Status,
     StepResult,
     StepSpec,
-    Timestamps,
     TrialResult,
     TrialSpec,
     TryRecord,
@@ -68,6 +62,7 @@ from rollout.core.records import (
 )
 from rollout.core.tasks.task import INSTRUCTION, step_folder
 from rollout.core.tasks.view import task_of
+from rollout.core.trial.agent_image import image_with_agent
 from rollout.core.trial.artifacts import (
     KeptArtifact,
     bring_artifacts,
@@ -81,14 +76,16 @@ from rollout.core.trial.artifacts import (
 from rollout.core.trial.budget import TrialBudget
 from rollout.core.trial.deadlines import deadline, foreign
 from rollout.core.trial.healthcheck import wait_until_healthy
-from rollout.core.trial.installs import SharedInstall
+from rollout.core.trial.instruction import INSTRUCTION_FILE_VARIABLE, INSTRUCTION_VARIABLE, instruction_variables
 from rollout.core.trial.isolation import NOBODY, OWN_USER, ROOT_NAMES, Walls, without_git_hooks
+from rollout.core.trial.journal import Journal
 from rollout.core.trial.nowhere import NoEnvironment
-from rollout.core.trial.output import PhaseOutput, TrialLog
-from rollout.core.trial.paths import INSTRUCTION_FILE, LOGS, TESTS, folder_name, reward_files
+from rollout.core.trial.output import PhaseOutput
+from rollout.core.trial.paths import INSTRUCTION_FILE, LOGS, TESTS, reward_files
 from rollout.core.trial.recorded import EPISODE, read_episode
-from rollout.core.trial.redact import secrets_of, without_literal_secrets, without_secret_options
-from rollout.core.trial.rewards import check_rewards
+from rollout.core.trial.redact import spec_without_secrets
+from rollout.core.trial.rewards import check_rewards, own_reward_files
+from rollout.core.trial.service_output import keep_service_output
 from rollout.core.trial.services import Services
 from rollout.core.trial.steps import empty_logs, prepare_step, rewards_together, shortfall, spec_of_step, usage_together
 from rollout.core.trial.task_setup import set_up_task
@@ -99,7 +96,6 @@ from rollout.core.types import (
     AgentTurn,
     Command,
     EnvironmentSpec,
-    OutputSink,
     Stream,
     TransferReport,
     Usage,
@@ -107,17 +103,9 @@ from rollout.core.types import (
     primary_reward,
 )
 
-INSTRUCTION_VARIABLE = "ROLLOUT_TASK_INSTRUCTION"
-INSTRUCTION_FILE_VARIABLE = "ROLLOUT_TASK_INSTRUCTION_FILE"
-
-# Linux: MAX_ARG_STRLEN is 32 pages, for `NAME=value` and its NUL.
-_MAX_VARIABLE_BYTES = 128 * 1024
 _STOP_SEC = 60.0
 _COLLECT_SEC = 600.0
 _READ_SEC = 120.0
-
-MAX_SERVICE_OUTPUT_BYTES = 16 * 1024 * 1024
-"""How much of what a service's own program printed is kept: the end."""
 
 T = TypeVar("T")
 
@@ -154,17 +142,12 @@ class Rollout:
         self._usage: Usage | None = None
         self._budget = TrialBudget(spec.budget)
         self._verdict: VerifyResult | None = None
-        self._error: ErrorInfo | None = None
+        self._journal = Journal(services.redactor)
         self._cancelled = False
         self._logs_collected = False
         self._artifacts = self.directory / "artifacts"
         self._kept_secrets = False
         self._workdir = "/"
-        self._warnings: list[str] = []
-        self._times: dict[str, datetime] = {}
-        self._clock: dict[str, float] = {}
-        self._started = time.monotonic()
-        self._log: TrialLog | None = None
         self._outputs: dict[str, PhaseOutput] = {}
         self._tries: tuple[TryRecord, ...] = ()
         self.finished: TrialResult | None = None
@@ -180,9 +163,7 @@ class Rollout:
         try:
             return await self._run()
         finally:
-            log, self._log = self._log, None
-            if log is not None:
-                log.close()
+            self._journal.close()
 
     async def _run(self) -> TrialResult:
         cancelled: asyncio.CancelledError | None = None
@@ -194,7 +175,7 @@ class Rollout:
         except asyncio.CancelledError as error:
             cancelled = error
             self._cancelled = True
-            self._record(CancelledTrialError("interrupted"), None)
+            self._journal.fail(CancelledTrialError("interrupted"), None)
         try:
             await run_shielded(self.cleanup())
         except asyncio.CancelledError as error:
@@ -223,23 +204,23 @@ class Rollout:
         except StoreError:
             raise
         except RolloutError as error:
-            self._record(error, "install_agent" if isinstance(error, AgentInstallError) else phase)
+            self._journal.fail(error, "install_agent" if isinstance(error, AgentInstallError) else phase)
         except Exception as error:  # noqa: BLE001 - the trial's outermost boundary: a bug must not touch its siblings
-            self._say("".join(traceback.format_exception(error)))
-            self._record(InternalError(f"{phase}: {describe(error)}"), phase)
+            self._journal.say("".join(traceback.format_exception(error)))
+            self._journal.fail(InternalError(f"{phase}: {describe(error)}"), phase)
 
     async def setup(self) -> None:
         """Make the trial's folder and read what the trial needs from the host."""
         spec = self.spec
         earlier = open_folder(self.directory)
-        self._times["started_at"] = datetime.now(UTC)
+        self._journal.mark("started_at")
         if earlier is not None:
             self._tries = read_tries(self.directory)
             if not is_whole(earlier):
                 await asyncio.to_thread(self._services.redactor.tree, earlier)
-        write_atomic(f"{spec.directory}/config.json", to_json(_for_disk(spec)))
-        self._log = TrialLog(self.directory / "trial.log", self._services.redactor)
-        self._say(f"trial {spec.trial_id}, try {spec.try_number}")
+        write_atomic(f"{spec.directory}/config.json", to_json(spec_without_secrets(spec)))
+        self._journal.open(self.directory / "trial.log")
+        self._journal.say(f"trial {spec.trial_id}, try {spec.try_number}")
         if self._services.hooks.implemented("rollout_trial_started"):
             await self._services.hooks.notify("rollout_trial_started", trial=spec)
         with boundary(TaskError, f"reading the task {self._task_directory}"):
@@ -262,7 +243,7 @@ class Rollout:
                         root = "root" if EXEC_USER in self._services.backend.capabilities else None
                         await set_up_task(self.environment, spec, root, self._agent_sink)
                     if spec.isolation in OWN_USER:
-                        await self._walls.admit_agent(spec.environment.workdir, self._warn)
+                        await self._walls.admit_agent(spec.environment.workdir, self._journal.warn)
                     if spec.task.artifacts or spec.task.steps or spec.isolation == "separate":
                         # Asked before the agent could give another answer.
                         self._workdir = await working_directory(self.environment, spec.environment.workdir)
@@ -277,7 +258,7 @@ class Rollout:
         try:
             return await self._launch_once(wanted, for_agent)
         except ImageGoneError as error:
-            self._say(f"{error}; preparing it again")
+            self._journal.say(f"{error}; preparing it again")
             self._services.images.forget(wanted.digest)
             self._services.installs.forget(self._image or "")
             return await self._launch_once(wanted, for_agent)
@@ -286,8 +267,9 @@ class Rollout:
         services = self._services
         seconds = wanted.build_timeout_sec or self.spec.timeouts.build_sec
         image = self._image = await services.images.prepare(wanted, seconds)
-        if for_agent:
-            image = await self._image_with_agent() or image
+        if for_agent and (made := await image_with_agent(self.spec, services, self._agent_context(), image)) is not None:
+            image, self._installed = made[0], True
+            self._journal.say(f"the agent is installed in {image}; see images/{made[1]} of the job")
         environment = msgspec.structs.replace(wanted, env={**services.expand(wanted.env), **self._env})
         async with deadline(seconds, StartTimeoutError, "starting the environment"):
             with foreign(StartError, "starting the environment"):
@@ -329,14 +311,14 @@ class Rollout:
                 with foreign(AgentError, "the agent", AgentTimeoutError):
                     self._turn = _returned(await self._session.prompt(self._instruction), AgentTurn)
         except AgentError as error:
-            self._record(error, "execute")
+            self._journal.fail(error, "execute")
             return
         finally:
             self._keep_episode()
         if self._turn.exit_code:
             what = f"the agent exited with code {self._turn.exit_code}"
             failure = OutOfMemoryError(f"{what}: out of memory") if self._turn.out_of_memory else AgentError(what)
-            self._record(failure, "execute")
+            self._journal.fail(failure, "execute")
 
     async def disconnect(self) -> None:
         """End the agent's session and, under strict isolation, everything else that it started.
@@ -348,7 +330,7 @@ class Rollout:
                 with foreign(AgentError, "closing the agent's session", AgentError):
                     await self._close_session()
         except AgentError as error:
-            self._record(error, "disconnect")
+            self._journal.fail(error, "disconnect")
         finally:
             self._close_output("agent")
         if self.spec.isolation == "strict" and self._walls is not None:
@@ -372,9 +354,9 @@ class Rollout:
                 taken.append(result)
                 self._steps = tuple(taken)
                 self._usage = usage_together(taken)
-                self._take_over(step, rollout)
-            self._say(f"step {step.name}: {result.status}, reward {result.reward}")
-            self._error = self._error or rollout._error
+                self._journal.add(step.name, rollout._journal)
+            self._journal.say(f"step {step.name}: {result.status}, reward {result.reward}")
+            self._journal.error = self._journal.error or rollout._journal.error
             if result.status == "errored":
                 self._error, stopped = rollout._error, "it has no verdict"
             elif result.status == "scored":
@@ -389,17 +371,6 @@ class Rollout:
             self._verdict = VerifyResult(rewards=check_rewards(rewards), source=source)
         self._logs_collected = True  # each step has its own
 
-    def _take_over(self, step: StepSpec, rollout: Rollout) -> None:
-        """Make a step's warnings and times the trial's: the first begin, the last end, the sum of durations."""
-        self._warnings += [f"step {step.name}: {warning}" for warning in rollout._warnings]
-        for name, seconds in rollout._clock.items():
-            self._clock[name] = round(self._clock.get(name, 0.0) + seconds, 6)
-        for name, time_ in rollout._times.items():
-            if name.endswith("_ended_at"):
-                self._times[name] = time_
-            else:
-                self._times.setdefault(name, time_)
-
     def _step_rollout(self, step: StepSpec) -> Rollout:
         """One step, as a trial of its own in the trial's environment."""
         folder = step_folder(self._task_directory, step.name)
@@ -412,7 +383,8 @@ class Rollout:
         rollout._shared_tests = shared if shared.is_dir() else None
         rollout._tests = own if (own / "test.sh").is_file() or not shared.is_dir() else shared
         rollout._more_tests = own if own.is_dir() else None
-        rollout._log, rollout._workdir, rollout._image = self._log, self._workdir, self._image
+        rollout._journal.share_log(self._journal)
+        rollout._workdir, rollout._image = self._workdir, self._image
         rollout._installed = self._installed
         rollout._verifier_env = step.env
         return rollout
@@ -487,9 +459,9 @@ class Rollout:
                 with foreign(SandboxError, f"collecting with `{hook.command}`"):
                     result = await service_of(environment, hook.service).exec(command)
                 if result.exit_code:
-                    self._warn(f"collecting with `{hook.command}`: exit code {result.exit_code}")
+                    self._journal.warn(f"collecting with `{hook.command}`: exit code {result.exit_code}")
             except (CommandTimeoutError, TransferError) as error:
-                self._warn(f"collecting with `{hook.command}`: {error}")
+                self._journal.warn(f"collecting with `{hook.command}`: {error}")
 
     async def _keep_artifacts(self, environment: Environment, artifacts: Sequence[Artifact]) -> list[KeptArtifact]:
         async with deadline(_COLLECT_SEC, TransferError, "keeping the artifacts"):
@@ -498,11 +470,11 @@ class Rollout:
         self._kept_secrets = bool(self._services.redactor)
         for item in kept:
             if item.status == "failed":
-                self._warn(f"artifact {item.source} could not be kept: {item.error}")
+                self._journal.warn(f"artifact {item.source} could not be kept: {item.error}")
             elif item.skipped_count:
                 path, reason = item.skipped[0]
                 more = f" and {item.skipped_count - 1} more" if item.skipped_count > 1 else ""
-                self._warn(f"artifact {item.source}: {path}{more} left out: {reason}")
+                self._journal.warn(f"artifact {item.source}: {path}{more} left out: {reason}")
         return kept
 
     async def _move_to_fresh_environment(self, kept: list[KeptArtifact]) -> None:
@@ -563,7 +535,7 @@ class Rollout:
                         verdict = msgspec.structs.replace(verdict, rewards=check_rewards(verdict.rewards))
                     self._verdict = _returned(verdict, VerifyResult)
             for warning in self._verdict.warnings:
-                self._warn(warning)
+                self._journal.warn(warning)
             if says_more(self._verdict):
                 write_verdict(self.directory / "verifier", self._verdict, self._services.redactor)
         finally:
@@ -603,13 +575,13 @@ class Rollout:
                 await self._attempt("collecting the logs", seconds, self._collect_logs())
             if not self._borrowed:
                 if SERVICES in self._services.backend.capabilities:
-                    keeping = self._keep_service_output(self.environment)
+                    keeping = keep_service_output(self.environment, self.directory / "services", self._services.redactor)
                     await self._attempt("keeping what services printed", _STOP_SEC, keeping)
                 await self._attempt("stopping the environment", _STOP_SEC, self.environment.stop(), TeardownError)
             self.environment = None
         if self._outputs:
             await self._attempt("writing what the agent printed", _STOP_SEC, self._close_outputs())
-        if self._agent is not None and "agent_execution_started_at" in self._times:
+        if self._agent is not None and "agent_execution_started_at" in self._journal.times:
             await self._attempt("reading the trajectory", _READ_SEC, self._keep_trajectory(), AgentError)
         if self._services.redactor:
             await self._attempt("removing secrets", _COLLECT_SEC, self._redact("setup", "agent", "verifier"))
@@ -619,9 +591,7 @@ class Rollout:
 
     @asynccontextmanager
     async def _phase(self, name: str) -> AsyncIterator[None]:
-        self._times[f"{name}_started_at"] = datetime.now(UTC)
-        began = time.monotonic()
-        self._say(f"{name} started")
+        self._journal.begin(name)
         hooks, spec = self._services.hooks, self.spec
         watched = hooks.implemented("rollout_phase")
         if watched:
@@ -629,70 +599,18 @@ class Rollout:
         try:
             yield
         finally:
-            self._times[f"{name}_ended_at"] = datetime.now(UTC)
-            self._clock[f"{name}_sec"] = seconds = round(time.monotonic() - began, 6)
-            self._say(f"{name} ended after {seconds:.3f} s")
+            self._journal.end(name)
             if watched:
                 await hooks.notify("rollout_phase", trial=spec, phase=name, state="ended")
 
     def _instruction_variables(self) -> dict[str, str]:
-        variables = {INSTRUCTION_FILE_VARIABLE: INSTRUCTION_FILE}
         if self.spec.task.steps:
-            return variables  # each step has its own
-        size = len(INSTRUCTION_VARIABLE) + 2 + len(self._instruction.encode())
-        if size > _MAX_VARIABLE_BYTES or "\0" in self._instruction:
-            self._warn(f"the instruction does not fit into ${INSTRUCTION_VARIABLE}: only ${INSTRUCTION_FILE_VARIABLE} is set")
-        else:
-            variables[INSTRUCTION_VARIABLE] = self._instruction
+            return {INSTRUCTION_FILE_VARIABLE: INSTRUCTION_FILE}  # each step has its own
+        variables = instruction_variables(self._instruction)
+        if INSTRUCTION_VARIABLE not in variables:
+            left = f"only ${INSTRUCTION_FILE_VARIABLE} is set"
+            self._journal.warn(f"the instruction does not fit into ${INSTRUCTION_VARIABLE}: {left}")
         return variables
-
-    async def _image_with_agent(self) -> str | None:
-        """The image in which the agent is installed already; None when it is to be installed in this trial."""
-        spec, services = self.spec, self._services
-        if not (spec.agent_cache and services.installs.possible):
-            return None
-        plugin, options = services.agent(spec.agent)
-        shared_install = getattr(plugin.cls, "shared_install", None)
-        if shared_install is None:
-            return None
-        own, outer = spec.agent.env, spec.environment.env
-        secret = frozenset(
-            name for block in (own, outer) for name in block if secrets_of([{name: block[name]}], services.environ)
-        )
-        withheld = secret | {INSTRUCTION_VARIABLE, INSTRUCTION_FILE_VARIABLE}
-        context = self._agent_context()
-        with foreign(AgentInstallError, "installing the agent"):
-            made_of = shared_install(plugin.cls(options, context), withheld)
-        if made_of is None:
-            return None
-
-        env = {name: value for name, value in context.env.items() if name not in withheld}
-        plain = {name: value for name, value in services.expand(outer).items() if name not in withheld}
-        changed = msgspec.structs.replace
-
-        def make(environment: Environment, folder: Path, sink: OutputSink) -> Agent:
-            there = changed(context, environment=environment, env=env, log_dir=folder, sink=sink, instruction="")
-            agent: Agent = plugin.cls(options, there)
-            return agent
-
-        wanted = SharedInstall(
-            agent=spec.trial_id.partition("/")[0],
-            made_of=made_of,
-            withheld=secret,
-            environment=changed(spec.environment, env=plain, labels={"rollout.job": spec.job_id}),
-            env=env,
-            user=spec.agent.user,
-            root_user=context.root_user,
-            admit=spec.isolation in OWN_USER,
-            timeout_sec=spec.timeouts.install_sec,
-            make=make,
-        )
-        assert self._image is not None
-        image = await services.installs.image(self._image, wanted)
-        self._installed = image is not None
-        if image is not None:
-            self._say(f"the agent is installed in {image}; see images/{wanted.agent}-{wanted.key()[:12]} of the job")
-        return image
 
     @property
     def _root(self) -> str | None:
@@ -734,7 +652,7 @@ class Rollout:
 
     def _agent_sink(self, stream: Stream, chunk: bytes) -> None:
         """What an agent prints belongs to `setup/` until it is installed, to `agent/` from then on."""
-        phase = "agent" if "agent_setup_ended_at" in self._times else "setup"
+        phase = "agent" if "agent_setup_ended_at" in self._journal.times else "setup"
         output = self._outputs.get(phase)
         if output is None:
             output = self._outputs[phase] = PhaseOutput(self.directory / phase, self._services.redactor)
@@ -799,16 +717,16 @@ class Rollout:
                 with foreign(AgentError, "reading the trajectory"):
                     report = await reported(self._agent, self.directory / "logs" / "agent")
         except AgentError as error:
-            self._warn(str(error))
+            self._journal.warn(str(error))
         self._usage = self._turn.usage or (report.trajectory.usage() if report is not None else None) or self._usage
         work = WorkDone(
             spec=self.spec,
             instruction=self._instruction,
             turn=self._turn,
             usage=self._usage,
-            error=self._error,
-            started_at=self._times.get("agent_execution_started_at"),
-            ended_at=self._times.get("agent_execution_ended_at"),
+            error=self._journal.error,
+            started_at=self._journal.times.get("agent_execution_started_at"),
+            ended_at=self._journal.times.get("agent_execution_ended_at"),
         )
         write_trajectory(self.directory / TRAJECTORY, completed(report, work), self._services.redactor)
 
@@ -834,19 +752,10 @@ class Rollout:
                 await run_shielded(self._redact("logs"))
         self._logs_collected = True
         for path, reason in report.skipped[:5]:
-            self._warn(f"{LOGS}/{path} was left out: {reason}")
+            self._journal.warn(f"{LOGS}/{path} was left out: {reason}")
         if report.skipped_count > 5:
-            self._warn(f"{report.skipped_count - 5} more files of {LOGS} were left out")
+            self._journal.warn(f"{report.skipped_count - 5} more files of {LOGS} were left out")
         return report
-
-    async def _keep_service_output(self, environment: Environment) -> None:
-        if not isinstance(environment, ServicesEnvironment):
-            return
-        for name in environment.services():
-            output = await environment.service_output(name, MAX_SERVICE_OUTPUT_BYTES)
-            make_folder(self.directory / "services")
-            text = self._services.redactor.text(output.decode("utf-8", "replace"))
-            write_atomic(self.directory / "services" / f"{folder_name(name)}.log", text.encode())
 
     async def _redact(self, *folders: str) -> None:
         for folder in folders:
@@ -867,26 +776,9 @@ class Rollout:
                 with foreign(error_type, doing):
                     await work
         except RolloutError as error:
-            self._warn(str(error) if str(error).startswith(doing) else f"{doing}: {error}")
+            self._journal.warn(str(error) if str(error).startswith(doing) else f"{doing}: {error}")
 
     # What is recorded
-
-    def _record(self, error: RolloutError, phase: str | None) -> None:
-        """Keep the first error: it is the cause, later ones are consequences. A later error that leaves no verdict wins."""
-        text = self._services.redactor.text(str(error))
-        self._say(f"{error.code}: {text}")
-        keep_first = self._error is not None and phase in (None, "disconnect")
-        if not keep_first:
-            self._error = ErrorInfo(type=error.code, message=text, phase=phase, retryable=error.retryable)
-
-    def _warn(self, message: str) -> None:
-        text = self._services.redactor.text(message)
-        self._warnings.append(text)
-        self._say(f"warning: {text}")
-
-    def _say(self, message: str) -> None:
-        if self._log is not None:
-            self._log(message)
 
     async def _metadata(self) -> dict[str, Any]:
         hooks = self._services.hooks
@@ -899,7 +791,7 @@ class Rollout:
                 with boundary(RolloutError, "a hook's metadata was left out"):
                     metadata |= msgspec.json.decode(msgspec.json.encode(block), type=dict[str, Any])
             except RolloutError as error:
-                self._warn(str(error))
+                self._journal.warn(str(error))
         return metadata
 
     def status(self) -> Status:
@@ -907,7 +799,7 @@ class Rollout:
             return "cancelled"
         if self._verdict is not None:
             return "scored"
-        return "errored" if self._error is not None else "unscored"
+        return "errored" if self._journal.error is not None else "unscored"
 
     def result(self, extra: dict[str, Any]) -> TrialResult:
         """What came of the trial so far."""
@@ -923,17 +815,17 @@ class Rollout:
             status=self.status(),
             reward=primary_reward(rewards),
             rewards=rewards,
-            error=self._error,
+            error=self._journal.error,
             agent_exit_code=self._turn.exit_code,
             verifier_exit_code=self._verdict.exit_code if self._verdict else None,
             reward_source=self._verdict.source if self._verdict else None,
             usage=usage,
             cost=usage.cost_usd if usage is not None else None,
-            durations=Durations(total_sec=round(time.monotonic() - self._started, 6), **self._clock),
-            timestamps=Timestamps(**self._times, ended_at=datetime.now(UTC)),
+            durations=self._journal.durations(),
+            timestamps=self._journal.timestamps(),
             steps=self._steps,
             tries=self._tries,
-            warnings=tuple(self._warnings),
+            warnings=tuple(self._journal.warnings),
             environment_type=spec.environment_type,
             image=self._image,
             task_digest=spec.task.digest,
@@ -947,7 +839,7 @@ class Rollout:
 
     def _write_result(self, extra: dict[str, Any]) -> TrialResult:
         result = self.result(extra)
-        self._say(f"{result.status}, reward {result.reward}")
+        self._journal.say(f"{result.status}, reward {result.reward}")
         write_atomic(f"{self.spec.directory}/result.json", to_json(result))
         return result
 
@@ -960,31 +852,8 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def own_reward_files(verifier: Any, options: Any) -> tuple[str, ...]:
-    """Where a verifier looks for rewards before the usual places."""
-    named = getattr(verifier, "reward_files", None)
-    return tuple(named(options)) if named is not None else ()
-
-
 def _returned(value: Any, wanted: type[T]) -> T:
     """What foreign code returned, if it is what the contract says, down to its fields: all of it goes into records."""
     if not isinstance(value, wanted):
         raise TypeError(f"it returned {type(value).__name__} instead of {wanted.__name__}")
     return msgspec.convert(msgspec.to_builtins(value), wanted)
-
-
-def _for_disk(spec: TrialSpec) -> TrialSpec:
-    """The spec without literal secrets."""
-    agent, verifier, environment, separate = spec.agent, spec.verifier, spec.environment, spec.verifier_environment
-    options = (agent.options, verifier.options, spec.environment_options)
-    if not (agent.env or verifier.env or environment.env or (separate and separate.env) or any(options)):
-        return spec
-    changed = msgspec.structs.replace
-    return changed(
-        spec,
-        agent=changed(agent, env=without_literal_secrets(agent.env), options=without_secret_options(agent.options)),
-        verifier=changed(verifier, env=without_literal_secrets(verifier.env), options=without_secret_options(verifier.options)),
-        environment=changed(environment, env=without_literal_secrets(environment.env)),
-        verifier_environment=separate and changed(separate, env=without_literal_secrets(separate.env)),
-        environment_options=without_secret_options(spec.environment_options),
-    )
