@@ -358,7 +358,7 @@ class Rollout:
             self._journal.say(f"step {step.name}: {result.status}, reward {result.reward}")
             self._journal.error = self._journal.error or rollout._journal.error
             if result.status == "errored":
-                self._error, stopped = rollout._error, "it has no verdict"
+                self._journal.error, stopped = rollout._journal.error, "it has no verdict"
             elif result.status == "scored":
                 stopped = shortfall(result.rewards, step.min_reward)
             if stopped is not None and step is not spec.task.steps[-1]:
@@ -503,7 +503,7 @@ class Rollout:
                         await environment.upload(folder, f"{LOGS}/{name}", owner=owner)
                 await bring_artifacts(environment, kept, self._artifacts, root=self._root, owner=owner)
                 for path in await programs_brought(environment, kept):
-                    self._warn(f"{path}, where the verifier looks for programs, came from the agent")
+                    self._journal.warn(f"{path}, where the verifier looks for programs, came from the agent")
 
     @property
     def _tests_are_built_in(self) -> bool:
