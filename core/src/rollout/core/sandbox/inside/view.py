@@ -7,6 +7,7 @@ over what is hidden, a password file without passwords, folders that an ordinary
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterable
@@ -38,6 +39,8 @@ _WRITABLE_FOR_USER = (
     "usr/local/src", "usr/local/man", "usr/share/man", "usr/lib/python3", "usr/lib/python3/dist-packages", "etc", "opt",
     "srv", "var", "var/lib", "var/log", "var/cache", "var/spool", "var/opt", "var/local",
 )  # fmt: skip
+# What umount says of a path that is gone, or on which nothing is mounted (or what is, is locked).
+_NOT_MOUNTED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EINVAL})
 _NOBODY = 65534  # what ids without a mapping look like
 _MAX_COPIED_BYTES = 16 * 1024 * 1024
 
@@ -56,7 +59,7 @@ def survey(base: str, *, share: Iterable[str], hide: Iterable[str], rootfs: str 
             if os.path.isfile(path):
                 _copy_file(os.path.realpath(path), root + path)
         return {"overlays": [["/", [root, rootfs]]]}
-    plan = _Plan(base, _mount_points())
+    plan = _Plan(base, {point: kind for point, (_, kind) in _mount_points().items()})
     for entry in sorted(os.scandir("/"), key=lambda entry: entry.name):
         if entry.name in SHOWN:
             plan.show(entry.path)
@@ -119,8 +122,12 @@ class _Plan:
             _copy_tree(path, copy)
             self.lowers[path] = copy
         else:
-            for entry in os.scandir(path):
-                self.show(entry.path)
+            for entry in list(os.scandir(path)):
+                try:
+                    self.show(entry.path)
+                except FileNotFoundError:
+                    if os.path.lexists(entry.path):
+                        raise  # not for want of the entry itself: others may remove that meanwhile
 
     def cover(self, path: str) -> str | None:
         """The shown folder that `path` belongs to."""
@@ -208,21 +215,58 @@ def layer_name(path: str) -> str:
 
 
 def detach_foreign_mounts() -> None:
-    """With the rights of the machine's root, in this mount namespace only: uncover shown folders, so that each is one piece."""
-    for point, kind in sorted(_mount_points().items(), reverse=True):
-        top = point.split("/")[1]
-        if top in SHOWN and "/" in point[1:] and (kind not in _DISKS or any(within(point, hidden) for hidden in HIDDEN)):
-            kernel.unmount(point)
+    """With the rights of the machine's root, in this mount namespace only: uncover shown folders, so that each is one piece.
+
+    Wants a namespace without propagation, so that mounts can only become fewer. They do: where anybody removes the folder, our
+    mount on it goes too. And some can be reached only when what hides them is off. Hence rounds, while they achieve anything.
+
+    Raises:
+        OSError: a mount that is there cannot be taken off.
+    """
+    while True:
+        achieved, refused = False, []
+        for point, (number, kind) in sorted(_mount_points().items(), reverse=True):
+            if not _is_foreign(point, kind):
+                continue
+            try:
+                kernel.unmount(point)
+                achieved = True
+            except OSError as error:
+                if error.errno not in _NOT_MOUNTED:
+                    raise
+                refused.append((point, number, error))
+        if not achieved:
+            break
+    for point, number, refusal in refused:
+        if _reached_mount(point) == number:
+            raise refusal
 
 
-def _mount_points() -> dict[str, str]:
-    """Every mount point of this namespace and the type of what is mounted last on it."""
+def _is_foreign(point: str, kind: str) -> bool:
+    top = point.split("/")[1]
+    return top in SHOWN and "/" in point[1:] and (kind not in _DISKS or any(within(point, hidden) for hidden in HIDDEN))
+
+
+def _reached_mount(path: str) -> int | None:
+    """The number of the mount that `path` leads to."""
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return next(int(line.split()[1]) for line in _lines(f"/proc/self/fdinfo/{descriptor}") if line.startswith(b"mnt_id:"))
+    finally:
+        os.close(descriptor)
+
+
+def _mount_points() -> dict[str, tuple[int, str]]:
+    """Every mount point of this namespace, with the number and the type of what is mounted last on it."""
     points = {}
     with open("/proc/self/mountinfo", "rb") as lines:
         for line in lines:
             fields = line.split(b" ")
             kind = fields[fields.index(b"-") + 1].decode()
-            points[os.fsdecode(fields[4].decode("unicode_escape").encode("latin-1"))] = kind
+            points[os.fsdecode(fields[4].decode("unicode_escape").encode("latin-1"))] = int(fields[0]), kind
     return points
 
 
