@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
+from typing import Any
 
 from rollout.core.errors import BudgetExceededError
 from rollout.core.records import Budget
@@ -16,7 +17,7 @@ class TrialBudget:
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self._limit: asyncio.Timeout | None = None
-        self._why = f"the agent was still working after the {budget.wall_sec or 0:g} s of its budget"
+        self._why = f"the agent was still working after the {budget.wall_sec or 0:.3g} s of its budget"
 
     def spent(self, usage: Usage) -> None:
         """What the agent has used so far; totals, not what was added."""
@@ -36,3 +37,17 @@ class TrialBudget:
             await limit.__aexit__(kind, error, trace)
         except TimeoutError as timeout:
             raise BudgetExceededError(self._why) from timeout
+
+
+def left_of(budget: Budget, usage: Usage | None, agent_sec: float) -> Budget:
+    """What is left of a trial's budget for its next step; what is used up is none at all."""
+    usage = usage or Usage()
+    return Budget(
+        cost_usd=_left(budget.cost_usd, usage.cost_usd),
+        tokens=_left(budget.tokens, (usage.input_tokens or 0) + (usage.output_tokens or 0)),
+        wall_sec=_left(budget.wall_sec, agent_sec),
+    )
+
+
+def _left(allowed: Any, used: float | None) -> Any:
+    return None if allowed is None else max(allowed - (used or 0), 0)

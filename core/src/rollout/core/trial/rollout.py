@@ -73,7 +73,7 @@ from rollout.core.trial.artifacts import (
     service_of,
     working_directory,
 )
-from rollout.core.trial.budget import TrialBudget
+from rollout.core.trial.budget import TrialBudget, left_of
 from rollout.core.trial.deadlines import deadline, foreign
 from rollout.core.trial.healthcheck import wait_until_healthy
 from rollout.core.trial.instruction import INSTRUCTION_FILE_VARIABLE, INSTRUCTION_VARIABLE, instruction_variables
@@ -89,7 +89,7 @@ from rollout.core.trial.service_output import keep_service_output
 from rollout.core.trial.services import Services
 from rollout.core.trial.steps import empty_logs, prepare_step, rewards_together, shortfall, spec_of_step, usage_together
 from rollout.core.trial.task_setup import set_up_task
-from rollout.core.trial.trajectory import TRAJECTORY, WorkDone, completed, reported, write_trajectory
+from rollout.core.trial.trajectory import TRAJECTORY, WorkDone, completed, of_steps, reported, write_trajectory
 from rollout.core.trial.tries import is_whole, open_folder, read_tries
 from rollout.core.trial.verdict import says_more, write_verdict
 from rollout.core.types import (
@@ -387,6 +387,8 @@ class Rollout:
         rollout._workdir, rollout._image = self._workdir, self._image
         rollout._installed = self._installed
         rollout._verifier_env = step.env
+        worked = self._journal.durations().agent_execution_sec or 0.0
+        rollout._budget = TrialBudget(left_of(self.spec.budget, self._usage, worked))
         return rollout
 
     async def _take_step(self, step: StepSpec, environment: Environment, *, first: bool) -> None:
@@ -583,6 +585,8 @@ class Rollout:
             await self._attempt("writing what the agent printed", _STOP_SEC, self._close_outputs())
         if self._agent is not None and "agent_execution_started_at" in self._journal.times:
             await self._attempt("reading the trajectory", _READ_SEC, self._keep_trajectory(), AgentError)
+        elif self._steps:
+            await self._attempt("joining the trajectories of the steps", _READ_SEC, self._join_trajectories(), AgentError)
         if self._services.redactor:
             await self._attempt("removing secrets", _COLLECT_SEC, self._redact("setup", "agent", "verifier"))
             await self._attempt("removing secrets", _COLLECT_SEC, self._redact_artifacts())
@@ -706,6 +710,11 @@ class Rollout:
         if self._turn.output is not None or self._turn.episode is not None:
             make_folder(self.directory / "agent")
             write_atomic(self.directory / EPISODE, msgspec.json.format(msgspec.json.encode(self._episode().to_dict()), indent=2))
+
+    async def _join_trajectories(self) -> None:
+        joined = await asyncio.to_thread(of_steps, self.directory, self._steps, self.spec, self._usage)
+        if joined is not None:
+            write_trajectory(self.directory / TRAJECTORY, joined, self._services.redactor)
 
     async def _keep_trajectory(self) -> None:
         """Write what the agent did and take its usage from it. A report that cannot be read is a warning, and what Rollout knows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,15 @@ from typing import Any
 import msgspec
 
 from rollout.core.aio import in_own_thread
-from rollout.core.atif import AtifTrajectory
+from rollout.core.atif import AtifTrajectory, decode_atif
 from rollout.core.episodes import Episode, Step
 from rollout.core.files import write_atomic
 from rollout.core.plugins import find
 from rollout.core.protocols import Agent
-from rollout.core.records import ErrorInfo, TrialSpec
+from rollout.core.records import ErrorInfo, StepResult, TrialSpec
 from rollout.core.trajectories import TrajectoryBuilder, TrajectoryReport, totals
 from rollout.core.trial.redact import Redactor
+from rollout.core.trial.steps import STEPS
 from rollout.core.types import AgentTurn, Struct, Usage
 
 TRAJECTORY = "trajectory.json"
@@ -89,6 +90,34 @@ def completed(report: TrajectoryReport | None, work: WorkDone) -> AtifTrajectory
         trajectory_id=trajectory.trajectory_id or work.spec.trial_id,
         final_metrics=final,
         extra={**(trajectory.extra or {}), "rollout": source},
+    )
+
+
+def of_steps(directory: Path, steps: Sequence[StepResult], spec: TrialSpec, usage: Usage | None) -> AtifTrajectory | None:
+    """The trajectories of a task's steps as one, each step of which says in `extra` whose it is; None when there is none.
+
+    Raises:
+        OSError, ValueError: one of them cannot be read.
+    """
+    files = {step.name: directory / STEPS / step.name / TRAJECTORY for step in steps}
+    parts = {name: decode_atif(file.read_bytes()) for name, file in files.items() if file.is_file()}
+    if not parts:
+        return None
+    changed = msgspec.structs.replace
+    told = [changed(step, extra={**(step.extra or {}), "step": name}) for name, part in parts.items() for step in part.steps]
+    first, *others = parts.values()
+    inner = [sub for part in parts.values() for sub in part.subagent_trajectories or ()]
+    known = {sub.trajectory_id: sub for sub in inner}
+    sources = {name: (part.extra or {}).get("rollout") for name, part in parts.items()}
+    return changed(
+        first,
+        session_id=spec.trial_id,
+        trajectory_id=spec.trial_id,
+        steps=[changed(step, step_id=number) for number, step in enumerate(told, 1)],
+        notes="\n".join(dict.fromkeys(part.notes for part in (first, *others) if part.notes)) or None,
+        final_metrics=totals(usage, len(told)),
+        extra={"rollout": {"trial_id": spec.trial_id, "agent": spec.agent.name, "plugin": spec.agent.plugin, "steps": sources}},
+        subagent_trajectories=list(known.values()) or None,
     )
 
 
