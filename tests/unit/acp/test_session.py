@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import shlex
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -372,6 +373,43 @@ async def test_a_flood_is_held_neither_in_memory_nor_in_the_protocols_log(opened
     async with opened() as (bench, session):
         assert (await session.prompt("!flood 32\n!say dry")).output == "dry"
     assert (bench.folder / "agent" / "acp.jsonl").stat().st_size < 10_000
+
+
+async def test_memory_does_not_follow_what_an_agent_prints(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "")
+    printed = 0
+
+    def count(stream: str, chunk: bytes) -> None:
+        nonlocal printed
+        printed += len(chunk)
+
+    bench.agent._context = msgspec.structs.replace(bench.agent._context, sink=count)
+    session = await bench.agent.connect()
+    await session.prompt("!flood 1")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    await session.prompt("!flood 192")
+    await session.close()
+    assert printed > 193 * 2**20
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 32 * 1024, "KiB"
+
+
+async def test_a_question_that_takes_its_time_is_not_the_agents_silence(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def slowly(request: Any) -> bool:
+        await asyncio.sleep(0.6)
+        return True
+
+    monkeypatch.setattr(sys.modules[__name__], "only_reads", slowly)
+    monkeypatch.setitem(sys.modules, "asked_by_a_test", sys.modules[__name__])
+    options = {"permissions": [{"action": "ask"}], "ask": "asked_by_a_test:only_reads", "idle_timeout_sec": 0.4}
+    async with opened(**options) as (_, session):
+        assert (await session.prompt("!ask read true\n!say done")).output == "done"
+
+
+@pytest.mark.parametrize("flags", ["--models small,large", "--models small,large --old-models"])
+async def test_the_model_that_the_agent_uses_by_itself_is_recorded(opened: Any, flags: str) -> None:
+    async with opened(flags) as (bench, session):
+        await session.prompt("!say x")
+    assert bench.trajectory().agent.model_name == "small"
 
 
 async def test_secrets_are_not_in_the_protocols_log(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ class AcpSession:
         self._wire: Wire | None = None
         self._session_id = ""
         self._cancelling = False
+        self._deciding = 0
         self._broken: RolloutError | None = None
         self._stderr = b""
 
@@ -165,7 +166,9 @@ class AcpSession:
         if not isinstance(session.get("sessionId"), str):
             raise AgentError("the agent opened a session without an id")
         self._session_id = self._recorder.made.session_id = session["sessionId"]
-        if options.model is not None:
+        if options.model is None:
+            self._recorder.made.model = _current_model(session)
+        else:
             try:
                 await self._choose_model(wire, session, options.model)
             except RequestFailedError as error:
@@ -201,6 +204,8 @@ class AcpSession:
         idle = self._options.idle_timeout_sec or None
         loop = asyncio.get_running_loop()
         while not asked.done():
+            if self._deciding:
+                self._wire.heard_at = loop.time()  # it is the agent that waits
             left = None if idle is None else self._wire.heard_at + idle - loop.time()
             if left is not None and left <= 0:
                 raise AgentTimeoutError(f"the agent said nothing for {idle:g} s")
@@ -227,11 +232,14 @@ class AcpSession:
             return None
         if self._cancelling:
             return CANCELLED
+        self._deciding += 1
         try:
             allowed, answer = await decide(self._options, params)
         except AgentError as error:
             self._broken = error
             allowed, answer = False, CANCELLED
+        finally:
+            self._deciding -= 1
         self._recorder.permission(params, allowed=allowed)
         return answer
 
@@ -277,6 +285,16 @@ def _unauthenticated(found: dict[str, Any], error: RequestFailedError) -> AgentE
     names = [str(method.get("id")) for method in methods if isinstance(method, dict)] if isinstance(methods, list) else []
     how = f"; set its key in `env:`, or name one of its methods in `auth_method`: {', '.join(names)}" if names else ""
     return AgentError(f"the agent is not authenticated ({error}){how}")
+
+
+def _current_model(session: dict[str, Any]) -> str | None:
+    """The model that the agent uses unless it is told another, when it says so."""
+    offered, models = session.get("configOptions"), session.get("models")
+    found = [option for option in offered if isinstance(option, dict)] if isinstance(offered, list) else []
+    said = [option.get("currentValue") for option in found if option.get("category") == "model"]
+    if isinstance(models, dict):
+        said.append(models.get("currentModelId"))
+    return next((model for model in said if isinstance(model, str) and model), None)
 
 
 def _values(options: Any) -> list[str]:
