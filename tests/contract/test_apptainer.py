@@ -16,7 +16,7 @@ import pytest
 import rollout
 import rollout_apptainer
 from require import APPTAINER, require, unavailable
-from rollout.core.protocols import DOCKER_IMAGE, EXEC_USER, LIVE_STDIO, NETWORK_NONE, BackendContext
+from rollout.core.protocols import DOCKER_IMAGE, EXEC_USER, LIVE_STDIO, NETWORK_NONE, SNAPSHOT, BackendContext
 from rollout.core.types import EnvironmentSpec
 from rollout.testing.environment import EnvironmentSuite
 from rollout_apptainer.backend import ApptainerBackend
@@ -31,7 +31,7 @@ def _apptainer() -> None:
 class TestApptainer(EnvironmentSuite):
     """As whoever runs the tests."""
 
-    capabilities = frozenset({EXEC_USER, LIVE_STDIO, NETWORK_NONE, DOCKER_IMAGE})
+    capabilities = frozenset({EXEC_USER, LIVE_STDIO, NETWORK_NONE, DOCKER_IMAGE, SNAPSHOT})
 
     def make(self, context: BackendContext) -> ApptainerBackend:
         return ApptainerBackend(ApptainerOptions(program=str(APPTAINER / "usr/bin/apptainer")), context)

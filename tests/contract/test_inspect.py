@@ -15,7 +15,7 @@ import pytest_asyncio
 from inspect_ai.util._sandbox import self_check
 
 from inspect_sandbox import RolloutSandbox
-from require import DOCKER_IMAGE, ORDINARY_USER, require
+from require import APPTAINER, DOCKER_IMAGE, ORDINARY_USER, require
 from rollout.core.plugins import decode_options, find
 from rollout.core.protocols import BackendContext
 from rollout.core.types import Command, EnvironmentSpec
@@ -42,6 +42,9 @@ BACKENDS = {
     "local": Backend("local"),
     "docker": Backend("docker", {"pull": "never"}, {"docker_image": DOCKER_IMAGE}),
     "ssh": Backend("ssh", options(8)),
+    "apptainer": Backend(
+        "apptainer", {"program": str(APPTAINER / "usr/bin/apptainer")}, {"docker_image": str(APPTAINER / "base.sif")}
+    ),
 }
 
 

@@ -15,10 +15,21 @@ from typing import ClassVar
 
 from rollout.core.aio import Blocking
 from rollout.core.errors import ResourceError, SandboxError, StartError, TaskError
-from rollout.core.protocols import API_VERSION, DOCKER_IMAGE, EXEC_USER, GPUS, LIVE_STDIO, NETWORK_NONE, BackendContext
+from rollout.core.protocols import (
+    API_VERSION,
+    DOCKER_IMAGE,
+    EXEC_USER,
+    GPUS,
+    LIVE_STDIO,
+    NETWORK_NONE,
+    SNAPSHOT,
+    BackendContext,
+    Environment,
+)
 from rollout.core.sandbox.config import DEFAULT_WORKDIR
 from rollout.core.sandbox.environment import SandboxEnvironment
 from rollout.core.sandbox.inside import cgroups
+from rollout.core.sandbox.layers import ImageConfig
 from rollout.core.sandbox.limits import group_limits, unenforced
 from rollout.core.types import EnvironmentSpec, OutputSink, Struct
 from rollout_apptainer import gpus, namespaces, program
@@ -68,7 +79,7 @@ class ApptainerBackend:
 
     @property
     def capabilities(self) -> frozenset[str]:
-        found = {LIVE_STDIO, NETWORK_NONE, DOCKER_IMAGE}
+        found = {LIVE_STDIO, NETWORK_NONE, DOCKER_IMAGE, SNAPSHOT}
         if self._ids != "one":
             found.add(EXEC_USER)
         if self._gpus is not None:
@@ -98,33 +109,34 @@ class ApptainerBackend:
             if not await self._made_anew(images, spec, image):
                 raise
         config = await images.config(image)
-        name = f"{_prefix(self._context.job_id)}{os.urandom(6).hex()}"
         lent = await self._gpus.lend(spec.resources.gpus) if self._gpus is not None and spec.resources.gpus else []
         try:
+            name = self._name()
             folder = self._scratch(self._context.job_id) / name
-            wanted = Wanted(
-                name=name,
-                image=image,
-                folder=folder,
-                record=self._records(self._context.job_id) / f"{name}.json",
-                about={"job": self._context.job_id, "trial": spec.labels.get("rollout.trial", spec.task_name)},
-                arguments=self._arguments(spec, folder, bool(lent)),
-                groups=self._groups,
-                limits={
-                    limit: value
-                    for limit, value in group_limits(spec.resources, self._options.pids).items()
-                    if limit in self._groups
-                },
-                env={**_ENV, **config.env, **self._variables(lent), **spec.env},
-                user=config.user,
-                workdir=spec.workdir or config.workdir or DEFAULT_WORKDIR,
-                max_file_bytes=spec.resources.storage_bytes or 0,
-                only_root=_ONE_ID if self._ids == "one" else None,
-            )
+            disk = ("--overlay", str(folder / ("overlay" if self._options.disk == "folder" else "disk.img")))
+            wanted = self._wanted(spec, config, name, image, folder, disk, lent)
         except BaseException:
             await self._give_back(lent)
             raise
         return await self._instances().start(wanted, lambda: self._give_back(lent), self._disk(spec, folder))
+
+    async def snapshot(
+        self,
+        spec: EnvironmentSpec,
+        image: str,
+        key: str,
+        change: Callable[[Environment], Awaitable[None]],
+        *,
+        force: bool = False,
+    ) -> str | None:
+        if self._options.mounts or spec.resources.gpus:
+            return None  # what is bound needs its place in a folder that is written to, and would leave it there
+
+        def wanted(config: ImageConfig, root: Path, folder: Path) -> Wanted:
+            return self._wanted(spec, config, self._name(), str(root), folder, ("--writable",), [])
+
+        images = await self._image_store()
+        return await images.snapshot(Path(image), (key, self._network(spec)), wanted, change, force=force)
 
     async def remove(self, image: str) -> None:
         await self._cache.remove(Path(image))
@@ -163,11 +175,42 @@ class ApptainerBackend:
             await self._blocking(_remove_if_empty, folder)
         self._blocking.close()
 
-    def _arguments(self, spec: EnvironmentSpec, folder: Path, gpu: bool) -> tuple[str, ...]:
+    def _name(self) -> str:
+        return f"{_prefix(self._context.job_id)}{os.urandom(6).hex()}"
+
+    def _wanted(
+        self,
+        spec: EnvironmentSpec,
+        config: ImageConfig,
+        name: str,
+        image: str,
+        folder: Path,
+        disk: Sequence[str],
+        lent: list[str],
+    ) -> Wanted:
+        """The instance for a trial. `disk`: the arguments that say where its writes go. `lent`: its GPUs."""
+        limits = group_limits(spec.resources, self._options.pids)
+        return Wanted(
+            name=name,
+            image=image,
+            folder=folder,
+            record=self._records(self._context.job_id) / f"{name}.json",
+            about={"job": self._context.job_id, "trial": spec.labels.get("rollout.trial", spec.task_name)},
+            arguments=self._arguments(spec, disk, bool(lent)),
+            groups=self._groups,
+            limits={limit: value for limit, value in limits.items() if limit in self._groups},
+            env={**_ENV, **config.env, **self._variables(lent), **spec.env},
+            user=config.user,
+            workdir=spec.workdir or config.workdir or DEFAULT_WORKDIR,
+            max_file_bytes=spec.resources.storage_bytes or 0,
+            only_root=_ONE_ID if self._ids == "one" else None,
+        )
+
+    def _arguments(self, spec: EnvironmentSpec, disk: Sequence[str], gpu: bool) -> tuple[str, ...]:
         arguments = [*_ISOLATION, "--uts", *self._privileges()]
         if self._network(spec) == "none":
             arguments += ["--net", "--network", "none"]
-        arguments += ["--overlay", str(folder / ("overlay" if self._options.disk == "folder" else "disk.img"))]
+        arguments += disk
         if gpu and self._gpus is not None:
             arguments.append(f"--{self._gpus.kind}")
         for mount in self._options.mounts:
@@ -232,7 +275,7 @@ class ApptainerBackend:
                 self._instances(),
                 scratch=lambda kind: Path(tempfile.mkdtemp(prefix=f"{kind}-", dir=self._scratch(self._context.job_id))),
                 fakeroot=bool(self._privileges()),
-                name=lambda: f"{_prefix(self._context.job_id)}{os.urandom(6).hex()}",
+                name=self._name,
                 isolation=_ISOLATION,
             )
         return self._images

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from rollout.core.aio import Blocking, Once, run_shielded
 from rollout.core.errors import BuildError, ImagePullError, SandboxError, StartError
+from rollout.core.protocols import Environment
 from rollout.core.sandbox.build import ImageState, run_steps
 from rollout.core.sandbox.layers import ImageConfig
 from rollout.core.types import EnvironmentSpec, OutputSink
@@ -28,6 +29,14 @@ _JSON = "3"
 _OWN_VARIABLES = ("APPTAINER_", "SINGULARITY_")
 _SHELL_VARIABLES = frozenset({"HOME", "LD_LIBRARY_PATH", "PROMPT_COMMAND", "PS1", "PWD", "OLDPWD", "SHLVL", "TERM", "_", "USER"})
 _BUILD_ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
+
+
+class _ChangeError(Exception):
+    """What somebody else's change of an image raised."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class Images:
@@ -141,15 +150,49 @@ class Images:
             said = complaint(done.stderr) or complaint(done.stdout) or f"exit code {done.exit_code}"
             raise failure(f"{os.path.basename(self._program.path)} build {source}: {said}")
 
+    async def snapshot(
+        self,
+        image: Path,
+        key: Sequence[str],
+        wanted: Callable[[ImageConfig, Path, Path], Wanted],
+        change: Callable[[Environment], Awaitable[None]],
+        *,
+        force: bool,
+    ) -> str:
+        """The path of `image` with what `change` does to it. `wanted`: the instance for it, by what the image says, the folder
+        that is to be written, and the instance's own folder.
+
+        Raises:
+            StartError
+            What `change` raises.
+        """
+
+        async def make(part: Path) -> None:
+            config = await self.config(str(image))
+            async with self._writable(image, None) as (root, work):
+                environment = await self._instances.start(wanted(config, root, work / "instance"))
+                try:
+                    await change(environment)
+                except (OSError, BuildError) as error:  # which would be taken for the cache's own
+                    raise _ChangeError(error) from error
+                finally:
+                    await run_shielded(environment.stop())
+                await self._pack(part, root, config, work, None)
+
+        try:
+            identity = await self._blocking(_identity, image)
+            return str(await self._cache.get(_key("snapshot", identity, *key, *self._privileges), make, force=force))
+        except _ChangeError as failed:
+            raise failed.error from None
+        except BuildError as error:
+            raise StartError(f"what was done in a sandbox cannot be kept: {error}") from error
+
     async def _carry_out(self, part: Path, spec: EnvironmentSpec, base: Path, sink: OutputSink | None) -> None:
         """Carry out a Dockerfile in a sandbox folder made of its base, and pack the folder."""
         recipe = self._finder.source(spec).recipe
         assert recipe is not None
         inherited = await self.config(str(base))
-        work = self._scratch("build")
-        try:
-            root = work / "root"
-            await self._unpack(base, root, work, sink)
+        async with self._writable(base, sink) as (root, work):
             wanted = Wanted(
                 name=self._name(),
                 image=str(root),
@@ -164,10 +207,21 @@ class Images:
             finally:
                 await run_shielded(environment.stop())
             config = ImageConfig(env={**inherited.env, **state.env}, workdir=state.workdir, user=state.user)
-            await self._build(part, str(root), sink, None)
-            await self._describe(part, config, work)
+            await self._pack(part, root, config, work, sink)
+
+    @asynccontextmanager
+    async def _writable(self, image: Path, sink: OutputSink | None) -> AsyncIterator[tuple[Path, Path]]:
+        """An image unpacked into a folder that may be changed, and the folder around it; both are gone afterwards."""
+        work = self._scratch("build")
+        try:
+            await self._unpack(image, work / "root", work, sink)
+            yield work / "root", work
         finally:
             await run_shielded(self._blocking(namespaces.remove, [work]))
+
+    async def _pack(self, part: Path, root: Path, config: ImageConfig, work: Path, sink: OutputSink | None) -> None:
+        await self._build(part, str(root), sink, None)
+        await self._describe(part, config, work)
 
     async def _unpack(self, base: Path, root: Path, work: Path, sink: OutputSink | None) -> None:
         """Make a folder of an image that a build may change."""
