@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import subprocess
 from collections.abc import AsyncIterator, Callable
@@ -14,7 +15,7 @@ import pytest
 
 from require import APPTAINER, require
 from rollout.core.errors import BuildError, StartError, TaskError
-from rollout.core.protocols import BackendContext
+from rollout.core.protocols import BackendContext, Environment
 from rollout.core.sandbox.environment import SandboxEnvironment
 from rollout.core.types import Command, EnvironmentSpec
 from rollout.testing.environment import ok
@@ -159,6 +160,7 @@ async def test_a_failing_instruction_is_quoted_with_its_line(new_backend: Any, t
     [
         ("FROM debian AS one\nFROM debian\n", "Dockerfile:2: a second FROM"),
         ("FROM debian\nRUN --mount=type=cache,target=/x true\n", "Dockerfile:2: RUN --mount"),
+        ("FROM debian\nONBUILD RUN true\n", "Dockerfile:2: ONBUILD"),
         ("FROM scratch\n", "FROM scratch"),
         ("FROM debian\nADD https://example.com/x /x\n", "Dockerfile:2: ADD"),
     ],
@@ -170,6 +172,47 @@ async def test_a_dockerfile_that_needs_an_engine_is_refused_with_its_line(
     async with new_backend() as backend:
         with pytest.raises(TaskError, match=said):
             backend.check(new_spec(task))
+
+
+async def test_an_installed_agent_is_kept_for_later_jobs_with_the_settings_of_its_image(new_backend: Any, task: Path) -> None:
+    async def install(environment: Environment) -> None:
+        assert await ok(environment, "echo $SECRET; mkdir -p /opt/agent; echo 1 > /opt/agent/version", user="root") == "word\n"
+
+    async def unexpected(environment: Environment) -> None:
+        raise AssertionError("installed twice")
+
+    async with new_backend("one") as backend:
+        image = await backend.prepare(new_spec(task))
+        kept = await backend.snapshot(new_spec(task, env={"SECRET": "word"}), image, "agent", install)
+        assert kept is not None
+    async with new_backend("two") as backend:
+        assert await backend.snapshot(new_spec(task), image, "agent", unexpected) == kept
+        environment = await backend.start(new_spec(task), kept)
+        try:
+            said = await ok(environment, "pwd; id -un; cat greeting /opt/agent/version; echo $GREETING$SECRET")
+            assert said == "/srv/work\nworker\nhello said\n1\nhello said\n"
+        finally:
+            await environment.stop()
+
+
+async def test_an_error_of_what_is_installed_is_not_taken_for_the_cache_s(new_backend: Any, tmp_path: Path) -> None:
+    async def install(environment: Environment) -> None:
+        raise PermissionError(errno.EACCES, "of the agent")
+
+    async with new_backend() as backend:
+        spec = new_spec(docker_image=BASE)
+        with pytest.raises(PermissionError, match="of the agent"):
+            await backend.snapshot(spec, await backend.prepare(spec), "agent", install)
+        assert list((tmp_path / "cache").iterdir()) == []
+
+
+async def test_what_is_bound_into_a_sandbox_is_not_kept(new_backend: Any, tmp_path: Path) -> None:
+    async def unexpected(environment: Environment) -> None:
+        raise AssertionError("installed")
+
+    async with new_backend(mounts=[f"{tmp_path}:/mnt"]) as backend:
+        spec = new_spec(docker_image=BASE)
+        assert await backend.snapshot(spec, await backend.prepare(spec), "agent", unexpected) is None
 
 
 async def test_a_definition_file_is_built(new_backend: Any, task: Path) -> None:

@@ -93,7 +93,9 @@ class ApptainerBackend:
             raise TaskError(f"{spec.task_name} needs {wanted} GPUs, and this machine has neither /dev/nvidiactl nor /dev/kfd")
         if self._gpus is not None and wanted > self._gpus.total:
             raise TaskError(f"{spec.task_name} needs {wanted} GPUs, and there are {self._gpus.total}")
-        self._finder.source(spec)
+        recipe = self._finder.source(spec).recipe
+        if recipe is not None and recipe.unheard is not None:
+            self._warn("healthcheck", recipe.unheard)
         self._warn_of(spec)
 
     async def prepare(self, spec: EnvironmentSpec, *, force: bool = False, sink: OutputSink | None = None) -> str:
@@ -136,6 +138,8 @@ class ApptainerBackend:
             return self._wanted(spec, config, self._name(), str(root), folder, ("--writable",), [])
 
         images = await self._image_store()
+        if not images.packs:
+            return None
         return await images.snapshot(Path(image), (key, self._network(spec)), wanted, change, force=force)
 
     async def remove(self, image: str) -> None:

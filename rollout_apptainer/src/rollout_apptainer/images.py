@@ -150,6 +150,11 @@ class Images:
             said = complaint(done.stderr) or complaint(done.stdout) or f"exit code {done.exit_code}"
             raise failure(f"{os.path.basename(self._program.path)} build {source}: {said}")
 
+    @property
+    def packs(self) -> bool:
+        """Whether images can be made here at all."""
+        return _squashfs("mksquashfs") is not None
+
     async def snapshot(
         self,
         image: Path,
@@ -225,7 +230,7 @@ class Images:
 
     async def _unpack(self, base: Path, root: Path, work: Path, sink: OutputSink | None) -> None:
         """Make a folder of an image that a build may change."""
-        program = shutil.which("unsquashfs", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
+        program = _squashfs("unsquashfs")
         try:
             if base.is_dir() or program is None:
                 arguments = ["build", "--force", *self._privileges, "--sandbox", str(root), str(base)]
@@ -261,6 +266,11 @@ class Images:
         return ImageConfig(
             env={name: value for name, value in items if name not in _SHELL_VARIABLES and not name.startswith(_OWN_VARIABLES)}
         )
+
+
+def _squashfs(name: str) -> str | None:
+    """One of the programs that make and unpack the file systems of images."""
+    return shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
 
 
 def _key(*parts: str) -> str:

@@ -65,8 +65,21 @@ def test_here_documents_belong_to_their_instruction() -> None:
 
 
 def test_instructions_without_effect_are_accepted() -> None:
-    text = 'LABEL a=b\nEXPOSE 80\nCMD ["x"]\nENTRYPOINT y\nHEALTHCHECK CMD z\nSTOPSIGNAL 9\nMAINTAINER m\nONBUILD RUN x\n'
+    text = 'LABEL a=b\nEXPOSE 80\nCMD ["x"]\nENTRYPOINT y\nHEALTHCHECK CMD z\nSTOPSIGNAL 9\nMAINTAINER m\n'
     assert steps(text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("HEALTHCHECK CMD a\n", 2),
+        ("HEALTHCHECK CMD a\nRUN b\nHEALTHCHECK --interval=5s CMD c\n", 4),
+        ("HEALTHCHECK CMD a\nHEALTHCHECK none\n", None),
+    ],
+)
+def test_a_healthcheck_is_said_to_have_no_effect(text: str, line: int | None) -> None:
+    said = recipe(f"FROM x\n{text}").unheard
+    assert (said is None) if line is None else (said or "").startswith(f"{PATH}:{line}: HEALTHCHECK has no effect")
 
 
 @pytest.mark.parametrize(
@@ -85,6 +98,7 @@ def test_instructions_without_effect_are_accepted() -> None:
         ("FROM x\nADD https://a/b c\n", ":2: .*ADD.*`type: docker`"),
         ('FROM x\nADD ["git@a:b.git", "c"]\n', ":2: .*ADD.*`type: docker`"),
         ("FROM x\nRUN --mount=type=secret a\n", ":2: .*RUN --mount.*`type: docker`"),
+        ("FROM x\nONBUILD RUN y\n", ":2: ONBUILD.*`type: docker`"),
         ("# escape=x\nFROM x\n", "escape character"),
     ],
 )

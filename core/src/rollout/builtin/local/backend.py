@@ -90,6 +90,8 @@ class LocalBackend:
             )
         if recipe is not None and recipe.base != "scratch" and self._options.rootfs is None:
             self._warn("from", f"FROM {recipe.base} is not used: the machine is the base (type: local, task {spec.task_name})")
+        if recipe is not None and recipe.unheard is not None:
+            self._warn("healthcheck", recipe.unheard)
         self._warn_of(spec)
 
     async def prepare(self, spec: EnvironmentSpec, *, force: bool = False, sink: OutputSink | None = None) -> str:

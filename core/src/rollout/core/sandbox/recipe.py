@@ -10,7 +10,7 @@ from rollout.core import dockerfile
 from rollout.core.dockerfile import Dockerfile, Step, split_words
 from rollout.core.errors import TaskError
 
-_NO_EFFECT = frozenset({"CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "LABEL", "MAINTAINER", "ONBUILD", "STOPSIGNAL"})
+_NO_EFFECT = frozenset({"CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "LABEL", "MAINTAINER", "STOPSIGNAL"})
 _FLAGS = {"COPY": {"chown", "chmod", "link"}, "ADD": {"chown", "chmod", "link", "keep-git-dir"}, "RUN": {"network"}}
 _REMOTE = re.compile(r"(https?|ftp|git|ssh)://|git@[^/]+:", re.ASCII)
 
@@ -25,9 +25,21 @@ class Recipe(NamedTuple):
     """ARG instructions before FROM."""
     steps: tuple[Step, ...]
     escape: str = "\\"
+    healthcheck: Step | None = None
+    """The last HEALTHCHECK, which nothing carries out; None when it is NONE."""
 
     def where(self, step: Step) -> str:
         return f"{self.path}:{step.line}"
+
+    @property
+    def unheard(self) -> str | None:
+        """What an author may expect of the file and does not get, in words; None when there is nothing of the kind."""
+        if self.healthcheck is None:
+            return None
+        return (
+            f"{self.where(self.healthcheck)}: HEALTHCHECK has no effect: no trial waits for it (a `[environment.healthcheck]` in "
+            "task.toml is waited for)"
+        )
 
 
 def read_dockerfile(path: Path) -> Recipe:
@@ -51,11 +63,15 @@ def _recipe(read: Dockerfile) -> Recipe:
     steps = tuple(step for step in stage.steps if step.name not in _NO_EFFECT)
     for step in (*read.arguments, *steps):
         _check(step, read.path)
-    return Recipe(read.path, read.text, stage.base, read.arguments, steps, read.escape)
+    checks = [step for step in stage.steps if step.name == "HEALTHCHECK"]
+    healthcheck = checks[-1] if checks and checks[-1].text.upper() != "NONE" else None
+    return Recipe(read.path, read.text, stage.base, read.arguments, steps, read.escape, healthcheck)
 
 
 def _check(step: Step, path: Path) -> None:
     """Refuse what cannot be done here, rather than do something else."""
+    if step.name == "ONBUILD":  # for images that start FROM this one, and nothing here keeps it for them
+        raise _needs_engine(path, step.line, "ONBUILD")
     unknown = set(step.flags) - _FLAGS.get(step.name, set())
     if unknown:
         raise _needs_engine(path, step.line, f"{step.name} --{sorted(unknown)[0]}")
