@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout import Usage
+from rollout import Usage, decode_atif
 from rollout_acp.recorder import Recorder
 
 values = st.recursive(
@@ -125,5 +126,36 @@ def test_what_is_said_without_end_is_cut_and_says_so(monkeypatch: pytest.MonkeyP
     for _ in range(20):
         recorder.update(chunk)
     made = recorder.finish().build()
-    assert len(made.steps[0].message) == 2**20
+    assert 2**20 - 2000 < len(made.steps[0].message) <= 2**20
     assert made.notes is not None and "left out" in made.notes
+
+
+def test_output_that_is_told_again_and_again_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollout_acp.recorder.MAX_TEXT", 2**20)
+    recorder = Recorder(name="demo", model=None, on_usage=lambda usage: None)
+    for number in range(100):
+        recorder.update({"update": {"sessionUpdate": "tool_call_update", "toolCallId": "a", "rawOutput": "x" * 50_000}})
+        recorder.update({"update": {"sessionUpdate": "tool_call_update", "toolCallId": "a", "status": f"{number}"}})
+    made = recorder.finish().build()
+    assert made.notes is None
+    (step,) = made.steps
+    assert step.observation is not None and len(step.observation.results[0].content or "") == 50_000
+
+
+def test_an_agent_that_tells_nothing_of_its_use_has_none() -> None:
+    told: list[Usage] = []
+    recorder = Recorder(name="demo", model=None, on_usage=told.append)
+    recorder.prompted("go")
+    recorder.answered({"stopReason": "end_turn"})
+    assert (recorder.usage, told) == (None, [])
+
+
+def test_characters_that_are_cut_in_two_are_whole_again_or_replaced() -> None:
+    recorder = Recorder(name="demo", model=None, on_usage=lambda usage: None)
+    for text in ("so \ud83d", "\ude00 and \ud83d"):
+        recorder.update({"update": {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}})
+    assert recorder.answer == "so \U0001f600 and \ufffd"
+    recorder.update({"update": {"sessionUpdate": "tool_call", "toolCallId": "\udc00", "rawInput": {"\ud800": ["\ud800"]}}})
+    made = recorder.finish().build()
+    assert decode_atif(msgspec.json.encode(made)) == made
+    assert made.steps[0].message == "so \U0001f600 and \ufffd"

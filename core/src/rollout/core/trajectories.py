@@ -147,7 +147,12 @@ class TrajectoryBuilder:
             notes=self.notes,
             extra=self.extra or None,
         )
-        return msgspec.structs.replace(made, final_metrics=self.totals or totals(made.usage(), len(steps)))
+        whole = msgspec.structs.replace(made, final_metrics=self.totals or totals(made.usage(), len(steps)))
+        try:
+            msgspec.json.encode(whole)
+        except UnicodeEncodeError:
+            return msgspec.convert(_well_formed_data(msgspec.to_builtins(whole)), AtifTrajectory)
+        return whole
 
     def _next(self, timestamp: str | None) -> _Draft:
         """The step that words belong to: what is said after a call is said in another step."""
@@ -246,6 +251,23 @@ def json_lines(path: Path) -> Iterator[dict[str, Any]]:
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 continue
             yield value
+
+
+def well_formed(text: str) -> str:
+    """The text without halves of characters, which agents leave that cut their streams anywhere; two halves become the whole."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def _well_formed_data(value: Any) -> Any:
+    if isinstance(value, str):
+        return well_formed(value)
+    if isinstance(value, dict):
+        return {well_formed(key): _well_formed_data(item) for key, item in value.items()}
+    return [_well_formed_data(item) for item in value] if isinstance(value, list) else value
 
 
 def _arguments(value: Any) -> dict[str, Any]:

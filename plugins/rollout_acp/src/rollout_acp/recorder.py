@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rollout import AtifFinalMetrics, TrajectoryBuilder, Usage
+from rollout.core.trajectories import well_formed
 
 MAX_TEXT = 64 * 1024 * 1024
 """How many characters of what the agent says are kept in a trajectory."""
@@ -31,6 +32,7 @@ class Recorder:
         self._cost: float | None = None
         self._tokens: tuple[int, int, int] | None = None
         self._calls: dict[str, dict[str, Any]] = {}
+        self._results: dict[str, int] = {}
         self._plan: list[Any] = []
         self._stop_reasons: list[str] = []
         self._room = MAX_TEXT
@@ -39,7 +41,7 @@ class Recorder:
     @property
     def answer(self) -> str:
         """The agent's words since the last prompt or the last call of a tool."""
-        return "".join(self._said)
+        return well_formed("".join(self._said))
 
     def prompted(self, text: str) -> None:
         self._said = []
@@ -105,8 +107,14 @@ class Recorder:
 
     def _call(self, update: dict[str, Any]) -> None:
         call_id = update["toolCallId"]
+        if call_id not in self._calls:
+            self._room -= _OVERHEAD
+        if self._room <= 0 and call_id not in self._calls:
+            return
         known = self._calls.setdefault(call_id, {})
-        known.update({key: value for key, value in update.items() if value is not None and key not in _NOT_OF_CALLS})
+        known.update({key: update[key] for key in _ABOUT_CALLS if update.get(key) is not None})
+        if update.get("rawInput") is not None:
+            known["rawInput"] = self._kept_data(update["rawInput"])
         self._said = []
         arguments = known.get("rawInput")
         if arguments is None and known.get("locations"):
@@ -114,8 +122,11 @@ class Recorder:
         extra: dict[str, Any] = {key: known[key] for key in _ABOUT_CALLS if key in known}
         name = str(known.get("kind") or known.get("title") or "tool")
         self.made.call(call_id, name, arguments, extra=extra, timestamp=_now())
-        content = self._kept(_result(known))
-        if content:
+        text = _result(update)
+        if text:
+            self._room += self._results.get(call_id, 0)  # it takes the place of what was there
+            content = self._kept(text)
+            self._results[call_id] = len(content) + _OVERHEAD
             self.made.result(call_id, content)
 
     def _used(self, update: dict[str, Any]) -> None:
@@ -131,19 +142,28 @@ class Recorder:
         prompt, completion, cached = self._tokens or (None, None, None)
         # The context is no less than what was sent; an agent that counts tells so when it answers.
         sent = prompt if prompt is not None else self._context_tokens
-        self.usage = Usage(input_tokens=sent, output_tokens=completion, cached_tokens=cached, cost_usd=self._cost)
-        self._on_usage(self.usage)
+        usage = Usage(input_tokens=sent, output_tokens=completion, cached_tokens=cached, cost_usd=self._cost)
+        if usage != Usage():
+            self.usage = usage
+            self._on_usage(usage)
 
     def _kept(self, text: str) -> str:
         if self._room <= 0:
             return ""
         kept = text[: self._room]
-        self._room -= len(text)
+        self._room -= len(text) + _OVERHEAD
         return kept
+
+    def _kept_data(self, value: Any) -> Any:
+        """Arguments, when there is room for them."""
+        size = len(json.dumps(value))
+        self._room -= size
+        return value if self._room > 0 else {"cut": f"{size} characters"}
 
 
 _ABOUT_CALLS = ("title", "kind", "status", "permission", "locations")
-_NOT_OF_CALLS = ("sessionUpdate", "toolCallId", "_meta")
+_OVERHEAD = 64
+"""What a piece of text counts besides its characters: a flood of empty ones takes memory too."""
 _COUNTS = ("totalTokens", "inputTokens", "outputTokens", "thoughtTokens", "cachedReadTokens", "cachedWriteTokens")
 
 

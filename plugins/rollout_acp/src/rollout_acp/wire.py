@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from rollout import AgentError, Process, RolloutError
+from rollout.core.trajectories import well_formed
 from rollout_acp.lines import LineFilter, Message
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class RequestFailedError(Exception):
 
     def __str__(self) -> str:
         detail = f": {json.dumps(self.data)[:500]}" if self.data not in (None, {}) else ""
-        return f"error {self.code}, {self.args[0]}{detail}"
+        return well_formed(f"error {self.code}, {self.args[0]}{detail}")
 
 
 class Wire:
