@@ -115,15 +115,26 @@ def test_further_reward_keys_have_a_table_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("groups", "cancelled", "last"),
+    ("groups", "cancelled", "fresh", "last"),
     [
-        ([group("a", 2)], False, "results: jobs/demo"),
-        ([group("a", 1, 1)], False, "1 trial errored; the same command again runs only those (why: `rollout show jobs/demo`)"),
-        ([group("a", 1, total=3)], True, "interrupted: 2 trials not run; the same command again goes on from here"),
+        ([group("a", 2)], False, False, "results: jobs/demo"),
+        (
+            [group("a", 1, 1)],
+            False,
+            True,
+            "1 trial errored; the same command without --fresh runs only those (why: `rollout show jobs/demo`)",
+        ),
+        (
+            [group("a", 1, 1)],
+            False,
+            False,
+            "1 trial errored; the same command again runs only those (why: `rollout show jobs/demo`)",
+        ),
+        ([group("a", 1, total=3)], True, False, "interrupted: 2 trials not run; the same command again goes on from here"),
     ],
 )
-def test_the_end_says_how_to_go_on(groups: list[GroupResult], cancelled: bool, last: str) -> None:
-    assert closing_lines(groups, "jobs/demo", cancelled=cancelled)[-1] == last
+def test_the_end_says_how_to_go_on(groups: list[GroupResult], cancelled: bool, fresh: bool, last: str) -> None:
+    assert closing_lines(groups, "jobs/demo", cancelled=cancelled, fresh=fresh)[-1] == last
 
 
 def test_a_metric_without_errors_is_printed_once() -> None:

@@ -164,6 +164,13 @@ def test_an_error_that_says_something_explains_itself(tmp_path: Path) -> None:
             "progress 1%\rprogress 100%\rsyntax error\n-----\n",
             "test.sh exited with code 2: syntax error",
         ),
+        (
+            trial("a", error="verifier_reward_missing", message="test.sh exited with code 4 and wrote no reward", phase="verify"),
+            "verifier",
+            "stderr",
+            "pytest: not found\n",
+            "test.sh exited with code 4 and wrote no reward: pytest: not found",
+        ),
     ],
 )
 def test_otherwise_the_last_line_of_the_phase_that_failed_does(

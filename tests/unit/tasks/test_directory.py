@@ -122,6 +122,12 @@ def test_rows_without_a_dataset_file_say_what_is_missing(tmp_path: Path) -> None
         load_dataset(tmp_path)
 
 
+def test_a_dataset_file_without_rows_and_tasks_says_where_rows_would_be(tmp_path: Path) -> None:
+    (tmp_path / "dataset.toml").write_text('split = "dev"\n')
+    with pytest.raises(TaskNotFoundError, match=r"task\.toml, and rows are in data/dev\.jsonl$"):
+        load_dataset(tmp_path)
+
+
 def test_tasks_of_a_repository_know_its_commit_and_git_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     repository = Repository(tmp_path / "repository")
     for number in range(5):

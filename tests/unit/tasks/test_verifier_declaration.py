@@ -95,7 +95,8 @@ def test_a_python_verifier_of_a_task_with_an_environment_is_hybrid(
         ({"script": "tests/none.sh"}, "verifier.script: .*no such file"),
         ({"script": "task.toml"}, "must be in a folder"),
         ({"script": "../tests/x.sh"}, "must be in a folder"),
-        ({"module": "none"}, "verifier.module: .*no such file"),
+        ({"module": "none"}, r"verifier.module: .*none\.py: no such file"),
+        ({"module": "tests.none"}, r"verifier.module: .*tests/none\.py: no such file"),
     ],
 )
 def test_what_is_declared_has_to_be_there(tmp_path: Path, keys: dict[str, str], message: str) -> None:

@@ -104,18 +104,21 @@ async def test_details_and_signals_come_back(trial: Trial) -> None:
 @pytest.mark.parametrize(
     ("code", "why"),
     [
-        ("def evaluate(task): return 1 / 0", r"ZeroDivisionError: division by zero \(evaluate.py:1\)"),
+        (
+            "def evaluate(task): return 1 / 0",
+            r"^tests\.evaluate:evaluate: ZeroDivisionError: division by zero \(evaluate.py:1\)$",
+        ),
         ("def evaluate(task): return None", "None, which is not a number"),
         ("def evaluate(task): return float('nan')", "finite"),
         ("def evaluate(task, flavour): return 1", "wants `flavour`; there are task, metadata, episode, trajectory"),
         ("def other(task): return 1", "has no `evaluate`"),
         ("evaluate = 3", "cannot be called"),
         ("import no_such_module_anywhere", "No module named 'no_such_module_anywhere'"),
-        ("def evaluate(:", "SyntaxError"),
+        ("def evaluate(:", r"^tests\.evaluate:evaluate: SyntaxError: [^()]*\(evaluate\.py, line 1\)$"),
         ("import sys\ndef evaluate(task): sys.exit(3)", "SystemExit"),
-        ("import os\ndef evaluate(task): os._exit(3)", "died with exit code 3"),
+        ("import os\ndef evaluate(task): os._exit(3)", "the process of tests.evaluate:evaluate died with exit code 3"),
         ("import os\ndef evaluate(task): os.kill(os.getpid(), 11)", "SIGSEGV"),
-        ("def evaluate(task): return 'x' * (512 << 20)", "ran out of memory; it may use 256 MiB"),
+        ("def evaluate(task): return 'x' * (512 << 20)", "^tests.evaluate:evaluate ran out of memory; it may use 256 MiB"),
     ],
 )
 async def test_a_verifier_that_fails_is_an_error_and_the_next_one_is_served(trial: Trial, code: str, why: str) -> None:

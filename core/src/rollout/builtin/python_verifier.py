@@ -59,10 +59,12 @@ class PythonVerifier:
         """Raises VerifierError: the function is not there, raised, or returned what is no verdict."""
         options = self._options
         file, module, function, search = self._place(trial)
+        called = f"{options.module or module}:{function}"
         has_sandbox = options.sandbox and not isinstance(trial.environment, NoEnvironment)
         said = await trial.run_python(
             PythonCall(
                 target="rollout.core.trial.verify_function:evaluate",
+                name=called,
                 arguments=await call_arguments(trial, file=file, module=module, function=function, sandbox=has_sandbox),
                 search=search,
                 env=trial.env,
@@ -76,7 +78,7 @@ class PythonVerifier:
             )
         )
         verdict = msgspec.convert(said, VerifyResult)
-        return msgspec.structs.replace(verdict, source=verdict.source or f"{options.module or module}:{function}")
+        return msgspec.structs.replace(verdict, source=verdict.source or called)
 
     def _place(self, trial: TrialView) -> tuple[str | None, str | None, str, tuple[str, ...]]:
         """File or module, function, and the folders where its imports are looked for."""

@@ -82,9 +82,9 @@ def run(flags: RunFlags) -> int:
     table = not flags.as_json and (flags.quiet or name != "none")
     if outcome is None:
         if table and started.directory is not None:
-            print_interrupted(started.directory)
+            print_interrupted(started.directory, fresh=flags.fresh)
     elif table:
-        print_outcome(outcome.result, started.directory)
+        print_outcome(outcome.result, started.directory, fresh=flags.fresh)
     if flags.junit is not None and started.directory is not None:
         write_junit(load_report(started.directory), flags.junit)
     if outcome is None:

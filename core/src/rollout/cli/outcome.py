@@ -19,20 +19,20 @@ from rollout.core.job.report import load_report
 from rollout.core.job.results import GroupResult, JobResult
 
 
-def print_outcome(result: JobResult, directory: Path | None) -> None:
+def print_outcome(result: JobResult, directory: Path | None, *, fresh: bool) -> None:
     """The result table of a job that ran to its end."""
     head = f"{one_line(result.job_name)}: {plural(result.total_trials, 'trial')} in {duration(result.total_duration_sec)}"
-    _print_result(head, result.groups, result.metrics, directory, cancelled=False, stopped=result.stopped)
+    _print_result(head, result.groups, result.metrics, directory, cancelled=False, stopped=result.stopped, fresh=fresh)
 
 
-def print_interrupted(directory: Path) -> None:
+def print_interrupted(directory: Path, *, fresh: bool) -> None:
     """The same for a job that was interrupted, as far as it came."""
     try:
         report = load_report(directory)
     except UsageError:
         print("interrupted before the job started")
         return
-    _print_result(one_line(report.job_name), report.groups, report.metrics, directory, cancelled=True)
+    _print_result(one_line(report.job_name), report.groups, report.metrics, directory, cancelled=True, fresh=fresh)
 
 
 def print_plan(plan: Plan, *, as_json: bool) -> None:
@@ -89,8 +89,10 @@ def _print_result(
     *,
     cancelled: bool,
     stopped: str | None = None,
+    fresh: bool,
 ) -> None:
     lines = [head, "", *result_table(groups, metrics, width=terminal_width(sys.stdout)), ""]
     lines += error_lines(groups)
-    lines += closing_lines(groups, short_path(directory) if directory else "-", cancelled=cancelled, stopped=stopped)
+    place = short_path(directory) if directory else "-"
+    lines += closing_lines(groups, place, cancelled=cancelled, stopped=stopped, fresh=fresh)
     print("\n".join(lines))

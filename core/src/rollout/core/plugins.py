@@ -290,7 +290,7 @@ def _unknown(kind: str, name: str) -> str:
 
     dist, _, bare = name.rpartition(":")
     here = sorted({info.name for info in list_plugins(kind)})
-    text = f"no {_SINGULAR[kind]} {name!r} is installed{_did_you_mean(bare, {*here, *known_names(kind)} - {bare})}"
+    text = f"no {_SINGULAR[kind]} {name!r} is installed"
     left_out = [info for info, _ in _scan(tuple(sys.path))[0] if info.kind == kind and info.name == bare]
     left_out = [info for info in left_out if not dist or _normal(info.dist) == _normal(dist)]
     hint = distribution_for(kind, bare) or distribution_for(kind, re.split("[:/]", name)[0])
@@ -300,6 +300,8 @@ def _unknown(kind: str, name: str) -> str:
         text += f"; `pip install {hint}` brings it"
         if kind == "environments":
             text += ", and `type: local` needs nothing more"
+    else:
+        text += _did_you_mean(bare, {*here, *known_names(kind)} - {bare})
     text += f"; installed: {', '.join(here) or 'none'}"
     return "; ".join([text, *problems()])
 

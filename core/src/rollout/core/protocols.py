@@ -379,6 +379,8 @@ class PythonCall(Struct, frozen=True, kw_only=True):
     """`module:function`; the module is importable, or in one of the folders of `search`."""
     arguments: dict[str, Any] = {}
     """By name; plain data."""
+    name: str | None = None
+    """What messages call it, where `target` only calls a function of somebody else's; `target` when unset."""
     search: tuple[str, ...] = ()
     """Folders that come first in `sys.path` during the call."""
     env: dict[str, str] = {}

@@ -54,6 +54,7 @@ class Mathematics:
             said = said[-_MAX_CHARACTERS:]
         call = PythonCall(
             target="rollout_rewards.math_grading:grade",
+            name="math",
             arguments={"said": said, "truths": truths, "strict": options.strict, "compat": options.compat},
             timeout_sec=options.timeout_sec,
             memory_bytes=None if options.memory is None else parse_bytes(options.memory)[0],

@@ -131,14 +131,16 @@ def find_flow(import_path: str, base_dir: Path) -> Any:
     """The flow of that name; of a class, an instance.
 
     Raises:
-        ImportError, AttributeError, TypeError, or whatever its module raises
+        ImportError, TypeError, or whatever its module raises
     """
     if import_path.startswith(PREFIX):
         return find_live(import_path)
     name, _, attribute = import_path.rpartition(":")
     found: Any = _module(name, base_dir)
     for part in attribute.split("."):
-        found = getattr(found, part)
+        found = getattr(found, part, None)
+        if found is None:
+            raise ImportError(f"{name} has no `{attribute}`")
     flow = found() if inspect.isclass(found) else found
     if not callable(flow) and not any(callable(getattr(flow, method, None)) for method in ("run", "arun")):
         raise TypeError(f"is a {type(flow).__name__}; a flow is a function, or has `run` or `arun`")

@@ -55,20 +55,24 @@ def error_lines(groups: Sequence[GroupResult]) -> list[str]:
     ]
 
 
-def closing_lines(groups: Sequence[GroupResult], directory: str, *, cancelled: bool, stopped: str | None = None) -> list[str]:
+def closing_lines(
+    groups: Sequence[GroupResult], directory: str, *, cancelled: bool, stopped: str | None = None, fresh: bool = False
+) -> list[str]:
     """Where the results are, and what to do about what is missing."""
     place = one_line(directory)
+    command = "the same command without --fresh" if fresh else "the same command"
+    again = command if fresh else f"{command} again"
     lines = [f"results: {place}"]
     errored = sum(group.errored for group in groups)
     not_run = sum(_not_run(group) for group in groups)
     if cancelled:
-        lines.append(f"interrupted: {plural(not_run, 'trial')} not run; the same command again goes on from here")
+        lines.append(f"interrupted: {plural(not_run, 'trial')} not run; {again} goes on from here")
     elif stopped is not None:
         what = f"stopped: {one_line(stopped)}; {plural(not_run, 'trial')} not run"
-        lines.append(f"{what}; the same command with a larger `budget` goes on from here")
+        lines.append(f"{what}; {command} with a larger `budget` goes on from here")
     elif errored or not_run:
         missing = [plural(errored, "trial") + " errored"] * bool(errored) + [f"{not_run} not run"] * bool(not_run)
-        lines.append(f"{', '.join(missing)}; the same command again runs only those (why: `rollout show {place}`)")
+        lines.append(f"{', '.join(missing)}; {again} runs only those (why: `rollout show {place}`)")
     return lines
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from rollout.core.config.job import MetricConfig
-from rollout.core.errors import PluginError, UsageError
+from rollout.core.errors import PluginError, RewardMissingError, UsageError
 from rollout.core.job.events import MetricReport
 from rollout.core.job.results import GroupResult, Tally
 from rollout.core.job.store import CONFIG, LOCK, RESULT, TRIALS, StoredTrial, is_running, read_json, read_trials
@@ -154,14 +154,15 @@ def load_report(directory: Path) -> Report:
 def explain(trial: ReportTrial, job_dir: Path) -> tuple[str, str | None]:
     """The line that explains a failed trial best, and the file it is from.
 
-    An error that says more than an exit code explains itself. For the others it is the last line that means something in the
-    output of the phase that failed: the agent's, or for a low reward the verifier's.
+    An error that says more than an exit code, or that there is no reward, explains itself. For the others it is the last
+    line that means something in the output of the phase that failed: the agent's, or for a low reward the verifier's.
     """
     folder = _folder_of(trial, job_dir)
     message = " ".join(trial.error.message.split()) if trial.error else ""
     if trial.status == "errored":
         phases = _PHASE_FOLDERS.get((trial.error.phase if trial.error else None) or "", ())
         bare = re.search(r"exit(ed|s)?\b.*\b\d+\W*$", message) is not None and len(message) < 100
+        bare = bare or (trial.error is not None and trial.error.type == RewardMissingError.code)
         if message and not bare:
             return message, None
     else:

@@ -75,7 +75,10 @@ def load_dataset(
         raise TaskError(f"dataset {path}: has no rows, and so no split {split!r}")
     _load_folders(loaded)
     if not loaded.tasks and not loaded.invalid:
-        rows = f"; rows need a {DATASET} beside data/" if (path / "data").is_dir() and folder is None else ""
+        if folder is not None:
+            rows = f", and rows are in data/{folder.config.split}.jsonl"
+        else:
+            rows = f"; rows need a {DATASET} beside data/" if (path / "data").is_dir() else ""
         raise TaskNotFoundError(f"dataset {path}: no task in it; a task is a folder with {CONFIG}{rows}")
     return loaded
 

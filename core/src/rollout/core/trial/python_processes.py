@@ -70,7 +70,7 @@ class PythonProcesses:
                 {"target": call.target, "arguments": call.arguments, "search": call.search, "memory_bytes": call.memory_bytes}
             )
         except (TypeError, ValueError, OverflowError) as error:
-            raise VerifierError(f"{call.target}: its arguments are not plain data: {error}") from error
+            raise VerifierError(f"{call.name or call.target}: its arguments are not plain data: {error}") from error
         worker = await self._take(call)
         reusable = False
         try:
@@ -206,9 +206,9 @@ class _Worker:
                     frame = await self._channel.exchange(msgspec.msgpack.encode(reply))
                 return frame
         except TimeoutError as error:
-            raise VerifierTimeoutError(f"{call.target} was still running after {call.timeout_sec:g} s") from error
+            raise VerifierTimeoutError(f"{call.name or call.target} was still running after {call.timeout_sec:g} s") from error
         except EOFError as error:
-            raise VerifierError(f"the process of {call.target} died{await self._death()}") from error
+            raise VerifierError(f"the process of {call.name or call.target} died{await self._death()}") from error
 
     async def _death(self) -> str:
         assert self._process is not None
@@ -349,5 +349,5 @@ def _remove(directory: str) -> None:
 def _error(answer: dict[str, Any], call: PythonCall) -> RolloutError:
     text = str(answer["text"])
     if answer["failure"] == "memory" and call.memory_bytes is not None:
-        return VerifierError(f"{call.target} ran out of memory; it may use {call.memory_bytes / 2**20:g} MiB")
-    return VerifierError(text if answer["failure"] == "rejected" else f"{call.target}: {text}")
+        return VerifierError(f"{call.name or call.target} ran out of memory; it may use {call.memory_bytes / 2**20:g} MiB")
+    return VerifierError(text if answer["failure"] == "rejected" else f"{call.name or call.target}: {text}")

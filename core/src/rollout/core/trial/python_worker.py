@@ -193,7 +193,8 @@ def _described(error: BaseException) -> str:
     if isinstance(error, Rejected):
         return text
     place = next((frame for frame in reversed(traceback.extract_tb(error.__traceback__)) if frame.filename != __file__), None)
-    where = f" ({os.path.basename(place.filename)}:{place.lineno})" if place else ""
+    told = place is None or isinstance(error, SyntaxError)  # whose text names file and line
+    where = "" if told else f" ({os.path.basename(place.filename)}:{place.lineno})"
     return f"{type(error).__name__}: {text}{where}" if text else f"{type(error).__name__}{where}"
 
 

@@ -144,6 +144,7 @@ def in_process_of_its_own(module: str, function: str) -> Judge:
         said = await trial.run_python(
             PythonCall(
                 target="rollout.core.trial.verify_function:evaluate",
+                name=f"{module}:{function}",
                 arguments=await call_arguments(trial, file=None, module=module, function=function, sandbox=False),
                 env=trial.env,
                 sink=trial.sink,
