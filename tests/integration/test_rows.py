@@ -56,6 +56,14 @@ def test_rows_run_without_an_environment(tmp_path: Path) -> None:
     assert [(task["dataset"], task["rows"]) for task in lock["tasks"]] == [("sums", 2)]
 
 
+def test_a_flow_that_is_not_in_its_file_is_named(tmp_path: Path) -> None:
+    agent = {"name": "flow", "options": {"import_path": "flow.py:solv"}}
+    write_rows_job(tmp_path, [row("a")], agents=[agent])
+    [result] = finished(tmp_path, code=1).values()
+    assert result["error"]["type"] == "agent_install_failed"
+    assert "flow.py has no `solv`" in result["error"]["message"]
+
+
 def test_a_finished_job_of_rows_is_kept_and_only_what_changed_runs_again(tmp_path: Path) -> None:
     rows = [row("a"), row("b"), row("c")]
     write_rows_job(tmp_path, rows)

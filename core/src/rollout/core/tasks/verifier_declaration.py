@@ -92,5 +92,5 @@ def _module(module: str, function: str, folders: tuple[Path, ...], has_environme
         if file is not None:
             options = {"module": module, "function": function}
             return DeclaredVerifier("python", options, None, file.parent, has_environment)
-    file = module if module.endswith(".py") else f"{module.replace('.', '/')}.py"
-    raise TaskError(f"verifier.module: {folders[0] / file}: no such file")
+    missing = module if module.endswith(".py") else f"{module.replace('.', '/')}.py"
+    raise TaskError(f"verifier.module: {folders[0] / missing}: no such file")
