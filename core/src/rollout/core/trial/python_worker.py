@@ -193,8 +193,8 @@ def _described(error: BaseException) -> str:
     if isinstance(error, Rejected):
         return text
     place = next((frame for frame in reversed(traceback.extract_tb(error.__traceback__)) if frame.filename != __file__), None)
-    told = place is None or isinstance(error, SyntaxError)  # whose text names file and line
-    where = "" if told else f" ({os.path.basename(place.filename)}:{place.lineno})"
+    told = isinstance(error, SyntaxError)  # its text names file and line
+    where = f" ({os.path.basename(place.filename)}:{place.lineno})" if place and not told else ""
     return f"{type(error).__name__}: {text}{where}" if text else f"{type(error).__name__}{where}"
 
 
