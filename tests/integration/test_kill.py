@@ -99,6 +99,50 @@ def test_a_job_killed_in_any_phase_resumes_where_it_was(tmp_path: Path, phase: s
     assert str(tmp_path) not in Path("/proc/mounts").read_text()
 
 
+@pytest.mark.parametrize("what", ["job", "regrade"])
+def test_what_python_verifiers_leave_when_killed_is_found_by_clean(tmp_path: Path, what: str) -> None:
+    task = write_task(tmp_path / "tasks" / "one")
+    evaluate = task / "tests" / "evaluate.py"
+    started = tmp_path / "started"
+    hangs = f"import time\ndef evaluate(task):\n    open({str(started)!r}, 'w').close()\n    time.sleep(1000)\n"
+    verifier = {"type": "python", "options": {"module": "tests.evaluate"}}
+    job = write_job(tmp_path, {"name": "k", "verifier": verifier})
+    arguments: list[str | Path] = [job, "--display", "none"]
+    if what == "regrade":
+        evaluate.write_text("def evaluate(task): return 1\n")
+        assert rollout(tmp_path, *arguments).returncode == 0
+        arguments = ["regrade", "jobs/k"]
+    evaluate.write_text(hangs)
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    process = subprocess.Popen(
+        command(*arguments), cwd=tmp_path, env=environ(tmp_path, TMPDIR=str(temporary)), start_new_session=True
+    )
+    try:
+        wait_for(started.exists, "the verifier")
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    work = tmp_path / "cache" / "work"
+    wait_for(lambda: not uses(work), "the end of the killed job's processes")
+    assert list(temporary.iterdir()) == []
+    assert list(work.iterdir()) != []
+    cleaned = rollout(tmp_path, "clean", "jobs/k")
+    assert cleaned.returncode == 0, cleaned.stderr
+    assert list(work.iterdir()) == []
+
+
+def uses(folder: Path) -> bool:
+    """Whether a process works below the folder."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if Path(os.readlink(process / "cwd")).is_relative_to(folder):
+                return True
+        except OSError:
+            continue
+    return False
+
+
 def test_the_first_interrupt_ends_well_and_the_job_goes_on_later(tmp_path: Path) -> None:
     mark = f"{os.getpid()}{time.monotonic_ns() % 10**9}"
     write_task(tmp_path / "tasks" / "quick")

@@ -35,8 +35,8 @@ NAMES = [info.name for info in list_plugins("rewards") if info.dist == "rollout-
 
 
 @pytest_asyncio.fixture
-async def processes() -> AsyncIterator[PythonProcesses]:
-    pool = PythonProcesses(1)
+async def processes(tmp_path: Path) -> AsyncIterator[PythonProcesses]:
+    pool = PythonProcesses(tmp_path / "scratch", 1)
     yield pool
     await pool.aclose()
 

@@ -28,8 +28,8 @@ from rollout.testing.suite import Output, environment_spec, trial_view
 
 
 @pytest_asyncio.fixture
-async def processes() -> AsyncIterator[PythonProcesses]:
-    pool = PythonProcesses(2)
+async def processes(tmp_path: Path) -> AsyncIterator[PythonProcesses]:
+    pool = PythonProcesses(tmp_path / "scratch", 2)
     yield pool
     await pool.aclose()
 
@@ -141,7 +141,7 @@ async def test_what_a_killed_verifier_printed_is_kept(trial: Trial) -> None:
 
 
 async def test_output_belongs_to_the_call_that_printed_it(tmp_path: Path) -> None:
-    pool = PythonProcesses(1)
+    pool = PythonProcesses(tmp_path / "scratch", 1)
     try:
         first, second = Trial(tmp_path / "1", pool), Trial(tmp_path / "2", pool)
         await first.verify("def evaluate(task):\n    print('first')\n    return 1")
@@ -160,9 +160,24 @@ async def test_a_verifier_over_its_time_is_killed_with_what_it_started(trial: Tr
             while True:
                 time.sleep(100)
     """
-    with pytest.raises(VerifierTimeoutError, match="still running after 2 s"):
-        await trial.verify(code, timeout_sec=2)
-    assert not alive(int((tmp_path / "pid").read_text()))
+    with pytest.raises(VerifierTimeoutError, match="still running after 5 s"):
+        await trial.verify(code, timeout_sec=5)
+    await dead(int((tmp_path / "pid").read_text()))
+
+
+async def test_the_start_of_a_process_is_not_the_verifiers_time(trial: Trial, tmp_path: Path) -> None:
+    (tmp_path / "slow").mkdir()
+    (tmp_path / "slow/sitecustomize.py").write_text("import time\ntime.sleep(5)\n")
+    trial.env = {"PYTHONPATH": str(tmp_path / "slow")}
+    assert (await trial.verify("def evaluate(task): return 1", timeout_sec=4)).reward == 1.0
+
+
+async def test_a_process_that_dies_as_it_starts_is_an_error(trial: Trial, tmp_path: Path) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/sitecustomize.py").write_text("import os\nos._exit(7)\n")
+    trial.env = {"PYTHONPATH": str(tmp_path / "broken")}
+    with pytest.raises(VerifierError, match="died as it started with exit code 7"):
+        await trial.verify("def evaluate(task): return 1")
 
 
 async def test_a_cancelled_call_kills_its_process(trial: Trial, tmp_path: Path) -> None:
@@ -180,12 +195,12 @@ async def test_a_cancelled_call_kills_its_process(trial: Trial, tmp_path: Path) 
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    assert not alive(int(started.read_text()))
+    await dead(int(started.read_text()))
 
 
 async def test_nothing_of_the_host_is_in_its_variables(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-not-for-verifiers")
-    trial.pool = PythonProcesses(1)
+    trial.pool = PythonProcesses(trial.folder / "other scratch", 1)
     trial.env = {"JUDGE": "yes"}
     try:
         result = await trial.verify(
@@ -217,12 +232,14 @@ async def test_a_process_is_used_again_unless_it_is_to_be_fresh(trial: Trial) ->
 async def test_processes_leave_no_files(trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
-    pool = trial.pool = PythonProcesses(1)
+    folder = tmp_path / "work" / "verifiers"
+    pool = trial.pool = PythonProcesses(folder, 1)
+    assert not folder.exists()
     for _ in range(2):
         await trial.verify("def evaluate(task):\n    open('left', 'w').close()\n    print('x')\n    return 1", fresh=True)
-    (folder,) = (tmp_path / "tmp").iterdir()
     assert list(folder.iterdir()) == []
     await pool.aclose()
+    assert not folder.exists()
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
@@ -232,7 +249,7 @@ async def test_a_changed_verifier_is_read_again(trial: Trial) -> None:
 
 
 async def test_modules_beside_a_verifier_are_its_own(tmp_path: Path) -> None:
-    pool = PythonProcesses(1)
+    pool = PythonProcesses(tmp_path / "scratch", 1)
     try:
         for name, value in (("one", 0.25), ("two", 0.75)):
             trial = Trial(tmp_path / name, pool)
@@ -251,7 +268,7 @@ async def test_more_calls_than_processes_wait_for_their_turn(trial: Trial) -> No
 
 
 async def test_a_cancelled_waiter_does_not_lose_its_turn_to_nobody(tmp_path: Path) -> None:
-    pool = PythonProcesses(1)
+    pool = PythonProcesses(tmp_path / "scratch", 1)
     trial = Trial(tmp_path, pool)
     try:
         view = trial.view("import time\ndef evaluate(task):\n    time.sleep(0.05)\n    return 1")
@@ -332,11 +349,12 @@ async def test_a_killed_parent_leaves_no_process(tmp_path: Path) -> None:
     (tmp_path / "busy.py").write_text("def loop():\n    while True: pass\n")
     program = f"""
 import asyncio
+from pathlib import Path
 from rollout.core.protocols import PythonCall
 from rollout.core.trial.python_processes import PythonProcesses
 
 async def main():
-    pool = PythonProcesses()
+    pool = PythonProcesses(Path({str(tmp_path / "scratch")!r}))
     print(await pool(PythonCall(target="os:getpid", sink=print)), flush=True)
     await pool(PythonCall(target="busy:loop", search=({str(tmp_path)!r},), sink=print))
 
@@ -349,8 +367,13 @@ asyncio.run(main())
     assert alive(worker)
     parent.send_signal(signal.SIGKILL)
     await parent.wait()
+    await dead(worker)
+
+
+async def dead(pid: int) -> None:
+    """Wait until the process runs no more: one that was sent SIGKILL goes when the kernel gets to it."""
     async with asyncio.timeout(60):
-        while alive(worker):
+        while alive(pid):
             await asyncio.sleep(0.01)
 
 

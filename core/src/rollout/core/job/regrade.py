@@ -41,10 +41,12 @@ from rollout.core.job.task_planner import fingerprint_of
 from rollout.core.plugins import decode_options, find
 from rollout.core.protocols import Verifier
 from rollout.core.records import MANIFEST, EarlierVerdict, TrialResult, TrialSpec, VerifierSpec, to_json
+from rollout.core.tasks.cache import cache_dir
 from rollout.core.tasks.task import load_task
 from rollout.core.tasks.tree import tree_digest
 from rollout.core.trial.deadlines import deadline, foreign
 from rollout.core.trial.output import PhaseOutput
+from rollout.core.trial.paths import environment_name, short_hash
 from rollout.core.trial.python_processes import PythonProcesses
 from rollout.core.trial.recorded import read_spec, recorded_view
 from rollout.core.trial.redact import Redactor, secrets_of
@@ -99,7 +101,7 @@ async def regrade(
     store = JobStore(directory)
     store.open()
     try:
-        run = _Regrade(directory, options, environ, store, _job_verifier(config))
+        run = _Regrade(directory, options, environ, store, _job_verifier(config), str(config["job_id"]))
         try:
             return await run.run(report)
         finally:
@@ -118,13 +120,15 @@ class _Regrade:
         environ: Mapping[str, str],
         store: JobStore,
         job_verifier: VerifierConfig | None,
+        job_id: str,
     ) -> None:
         self._directory = directory
         self._options = options
         self._environ = environ
         self._store = store
         self._job_verifier = job_verifier
-        self._python = PythonProcesses(environ=environ)
+        scratch = environment_name(job_id, unique=short_hash("regrade its records"))
+        self._python = PythonProcesses(cache_dir(environ) / "work" / scratch, environ=environ)
         self._digests: dict[Path, str] = {}
         self._resources = AsyncExitStack()
         self._opening = asyncio.Lock()

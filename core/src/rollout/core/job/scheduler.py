@@ -33,6 +33,7 @@ from rollout.core.job.store import CONFIG, LOCK, RESULT, SCRATCH_OWNER, JobStore
 from rollout.core.records import SCHEMA_VERSION, TrialResult, TrialSpec
 from rollout.core.trial.images import Images
 from rollout.core.trial.installs import Installs
+from rollout.core.trial.python_processes import VERIFIERS, PythonProcesses
 from rollout.core.trial.redact import Redactor, secrets_of, without_secret_options
 from rollout.core.trial.rollout import Rollout
 from rollout.core.trial.services import Services
@@ -169,6 +170,7 @@ class _Run:
             hooks=plan.hooks,
             environ=plan.environ,
             redactor=redactor,
+            python=PythonProcesses(plan.backend_context.work_dir / VERIFIERS),
             plugins=plan.plugins,
         )
 

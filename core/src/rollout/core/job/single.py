@@ -21,6 +21,7 @@ from rollout.core.tasks.cache import cache_dir
 from rollout.core.trial.images import Images
 from rollout.core.trial.installs import Installs
 from rollout.core.trial.paths import environment_name, short_hash
+from rollout.core.trial.python_processes import VERIFIERS, PythonProcesses
 from rollout.core.trial.redact import Redactor, secrets_of
 from rollout.core.trial.rollout import Rollout
 from rollout.core.trial.services import Services
@@ -97,6 +98,7 @@ async def services_for(
         hooks=HookBus.load(environ),
         environ=environ,
         redactor=redactor,
+        python=PythonProcesses(context.work_dir / VERIFIERS),
         plugins={plugin.info.dist: plugin.info.version},
     )
     try:

@@ -27,6 +27,8 @@ from rollout.core.errors import CommandTimeoutError, RolloutError, VerifierError
 from rollout.core.protocols import Environment, PythonCall
 from rollout.core.types import Command, OutputSink, Stream
 
+VERIFIERS = "verifiers"
+"""Where they work, below a job's scratch folder."""
 _KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LANGUAGE", "TMPDIR", "TZ", "PYTHONPATH", "PYTHONHASHSEED", "SSL_CERT_FILE")
 _MAX_PRINTED = 16 * 1024 * 1024
 _MAX_FRAME = 256 * 1024 * 1024
@@ -48,14 +50,19 @@ _decoder = msgspec.msgpack.Decoder(dict[str, Any])
 class PythonProcesses:
     """A pool of worker processes. Made without starting any; `aclose` ends them."""
 
-    def __init__(self, limit: int | None = None, environ: Mapping[str, str] = os.environ) -> None:
-        """`limit`: how many run at once; by default four for each processor, for verifiers may wait for the network."""
+    def __init__(self, folder: Path, limit: int | None = None, environ: Mapping[str, str] = os.environ) -> None:
+        """`folder`: where they work; made when the first one starts, removed with the last. Should this process be killed,
+        `rollout clean` is to find it, so it lies below the scratch folders of jobs.
+
+        `limit`: how many run at once; by default four for each processor, for verifiers may wait for the network.
+        """
+        self._folder = folder
         self._limit = limit or 4 * (os.cpu_count() or 1)
         self._environ = {name: value for name, value in environ.items() if name in _KEPT_VARIABLES or name.startswith("LC_")}
         self._idle: dict[tuple[tuple[str, str], ...], list[_Worker]] = {}
         self._running: set[_Worker] = set()
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._folder: Path | None = None
+        self._started = False
         self._closed = False
 
     async def __call__(self, call: PythonCall) -> Any:
@@ -87,15 +94,15 @@ class PythonProcesses:
         return answer["value"]
 
     async def aclose(self) -> None:
-        """Kill every process. Idempotent."""
+        """Kill every process and remove their folder. Idempotent."""
         self._closed = True
         workers = [*self._running]
         self._idle.clear()
         for worker in workers:
             await self._discard(worker)
-        if self._folder is not None:
-            folder, self._folder = self._folder, None
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        if self._started:
+            self._started = False
+            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
     async def _take(self, call: PythonCall) -> _Worker:
         """An idle process with the call's variables, or a new one, as soon as there is room."""
@@ -126,8 +133,7 @@ class PythonProcesses:
         return next((idle.pop() for idle in self._idle.values() if idle), None)
 
     async def _start(self, key: tuple[tuple[str, str], ...]) -> _Worker:
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="rollout-verifiers-"))
+        self._started = True
         worker = _Worker(key, self._folder)
         self._running.add(worker)
         try:
@@ -171,9 +177,14 @@ class _Worker:
     """Where it runs; what it prints is beside it."""
 
     async def start(self, env: dict[str, str]) -> None:
-        """Raises VerifierError: no process can be started."""
+        """Start the process and wait until it takes calls: their time is not that of Python's start.
+
+        Raises:
+            VerifierError: no process can be started.
+        """
         ours, theirs = socket.socketpair()
         try:
+            os.makedirs(self.folder, 0o700, exist_ok=True)
             directory = self._directory = tempfile.mkdtemp(dir=self.folder)
             for stream in ("stdout", "stderr"):
                 self._output[stream] = os.open(f"{directory}.{stream}", _APPEND, 0o600)
@@ -189,6 +200,10 @@ class _Worker:
             )
             ours.setblocking(False)
             _, self._channel = await asyncio.get_running_loop().create_connection(_Channel, sock=ours)
+            theirs.close()  # else its end would not be seen
+            await self._channel.opened()
+        except EOFError as error:
+            raise VerifierError(f"the process for a Python verifier died as it started{await self._death()}") from error
         except OSError as error:
             ours.close()
             raise VerifierError(f"no process for a Python verifier can be started: {error}") from error
@@ -260,8 +275,12 @@ class _Channel(asyncio.Protocol):
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
-        self._answer: asyncio.Future[dict[str, Any]] | None = None
+        self._answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._gone = False
+
+    async def opened(self) -> None:
+        """Wait for the first frame, which says that the process is there. Raises EOFError, as `exchange`."""
+        await self._answer
 
     async def exchange(self, frame: bytes) -> dict[str, Any]:
         """Raises EOFError: the process closed its end, or sent what is no frame."""
@@ -295,7 +314,7 @@ class _Channel(asyncio.Protocol):
             except msgspec.DecodeError:
                 self._fail()
                 return
-            if self._answer is not None and not self._answer.done():
+            if not self._answer.done():
                 self._answer.set_result(frame)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -303,7 +322,7 @@ class _Channel(asyncio.Protocol):
 
     def _fail(self) -> None:
         self._gone = True
-        if self._answer is not None and not self._answer.done():
+        if not self._answer.done():
             self._answer.set_exception(EOFError())
 
 

@@ -1,8 +1,8 @@
 """The process that calls Python functions for verifiers: `main([SOCKET, PARENT])`, both numbers.
 
-It gets calls over a socket, one at a time, and answers each with what the function returned or how it failed. Standard output
-and error are files of the parent. It holds nothing of Rollout but this module: the parent's variables, its open files and its
-memory are out of reach. Frames are four bytes of length and that much msgpack.
+It says that it is there, then gets calls over a socket, one at a time, and answers each with what the function returned or
+how it failed. Standard output and error are files of the parent. It holds nothing of Rollout but this module: the parent's
+variables, its open files and its memory are out of reach. Frames are four bytes of length and that much msgpack.
 """
 
 from __future__ import annotations
@@ -114,6 +114,7 @@ def main(arguments: list[str]) -> None:
     _channel.set_inheritable(False)
     _input = _channel.makefile("rb")
     calls = _Calls()
+    _send(msgspec.msgpack.encode({"ready": True}))
     while True:
         request = _receive()
         if request is None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Never
+from uuid import uuid4
 
 import msgspec
 
@@ -16,9 +17,10 @@ from rollout.core.episodes import Episode, Task, Trajectory
 from rollout.core.errors import NotKeptError
 from rollout.core.protocols import Process, TrialView
 from rollout.core.records import TrialSpec
+from rollout.core.tasks.cache import cache_dir
 from rollout.core.tasks.view import task_of
 from rollout.core.trial.artifacts import read_manifest
-from rollout.core.trial.paths import LOGS, reward_files
+from rollout.core.trial.paths import LOGS, environment_name, reward_files
 from rollout.core.trial.python_processes import PythonProcesses
 from rollout.core.types import (
     DEFAULT_TRANSFER_LIMITS,
@@ -93,9 +95,11 @@ async def recorded_trial(trial_dir: Path) -> AsyncIterator[TrialView]:
     """
     if not trial_dir.is_dir():
         raise NotKeptError(f"{trial_dir} is not a folder of a trial")
-    processes = PythonProcesses()
+    spec = read_spec(trial_dir)
+    scratch = environment_name(spec.job_id if spec is not None else "verifiers", unique=uuid4().hex[:8])
+    processes = PythonProcesses(cache_dir() / "work" / scratch)
     try:
-        yield recorded_view(trial_dir, read_spec(trial_dir), processes, {}, lambda stream, chunk: None, trial_dir / "verifier")
+        yield recorded_view(trial_dir, spec, processes, {}, lambda stream, chunk: None, trial_dir / "verifier")
     finally:
         await run_shielded(processes.aclose())
 

@@ -27,10 +27,10 @@ class Services:
     hooks: HookBus
     environ: Mapping[str, str]
     redactor: Redactor
+    python: PythonProcesses
+    """Where Python verifiers and reward functions run; no process is started before the first call."""
     plugins: dict[str, str] = field(default_factory=dict)
     """Distribution to version of every plugin in use."""
-    python: PythonProcesses = field(default_factory=PythonProcesses)
-    """Where Python verifiers and reward functions run; no process is started before the first call."""
     _agents: dict[int, tuple[AgentSpec, Plugin, Any]] = field(default_factory=dict)
     _verifiers: dict[int, tuple[VerifierSpec, Plugin, Any]] = field(default_factory=dict)
 
