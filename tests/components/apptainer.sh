@@ -80,13 +80,14 @@ up)
         pack base
     fi
     if [ ! -e "$state/small.sif" ]; then
-        mkdir -p "$state/small/bin" "$state/small/etc" "$state/small/root" "$state/small/tmp" "$state/small/usr/bin"
+        mkdir -p "$state/small/bin" "$state/small/etc" "$state/small/opt" "$state/small/root" "$state/small/tmp" "$state/small/usr/bin"
         chmod 1777 "$state/small/tmp"
         busybox=$(ls "$state/bin/busybox" "$state/usr/bin/busybox" 2> /dev/null | head -n 1)
         cp "$busybox" "$state/small/bin/busybox"
         for applet in $("$busybox" --list); do [ "$applet" = busybox ] || ln -s busybox "$state/small/bin/$applet"; done
         echo root:x:0:0:root:/root:/bin/sh > "$state/small/etc/passwd"
         echo root:x:0: > "$state/small/etc/group"
+        echo umask 022 > "$state/small/etc/profile"
         pack small
     fi
     ;;

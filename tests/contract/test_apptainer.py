@@ -28,16 +28,30 @@ def _apptainer() -> None:
     require("apptainer")
 
 
+# Each packs its image several times, which takes long for a large one and shows no more.
+PACKING = (
+    "test_a_snapshot_is_what_sandboxes_start_from_and_do_not_change",
+    "test_a_snapshot_of_a_known_key_is_not_made_again",
+    "test_nothing_is_kept_of_a_change_that_fails",
+)
+
+
 class TestApptainer(EnvironmentSuite):
     """As whoever runs the tests."""
 
     capabilities = frozenset({EXEC_USER, LIVE_STDIO, NETWORK_NONE, DOCKER_IMAGE, SNAPSHOT})
+    image = "base.sif"
+
+    @pytest.fixture(autouse=True)
+    def _choose_image(self, request: pytest.FixtureRequest) -> None:
+        if request.node.originalname in PACKING:
+            self.image = "small.sif"
 
     def make(self, context: BackendContext) -> ApptainerBackend:
         return ApptainerBackend(ApptainerOptions(program=str(APPTAINER / "usr/bin/apptainer")), context)
 
     def spec(self, **changes: Any) -> EnvironmentSpec:
-        return super().spec(**{"docker_image": str(APPTAINER / "base.sif"), **changes})
+        return super().spec(**{"docker_image": str(APPTAINER / self.image), **changes})
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the suite runs as an ordinary user already")
