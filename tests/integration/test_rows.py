@@ -64,6 +64,17 @@ def test_a_flow_that_is_not_in_its_file_is_named(tmp_path: Path) -> None:
     assert "flow.py has no `solv`" in result["error"]["message"]
 
 
+def test_what_began_afresh_goes_on_as_its_last_line_says(tmp_path: Path) -> None:
+    agent = {"name": "flow", "options": {"import_path": "flow.py:solv"}}
+    write_rows_job(tmp_path, [row("a")], agents=[agent])
+    finished(tmp_path, code=1)
+    fresh = rollout(tmp_path, "job.json", "--fresh")
+    assert "`--name job-2` instead of --fresh runs only those" in fresh.stdout
+    again = rollout(tmp_path, "job.json", "--name", "job-2")
+    assert "job job-2: 1 trial (0 kept, 1 again (errored))" in again.stderr
+    assert not (tmp_path / "jobs/job-3").exists()
+
+
 def test_a_finished_job_of_rows_is_kept_and_only_what_changed_runs_again(tmp_path: Path) -> None:
     rows = [row("a"), row("b"), row("c")]
     write_rows_job(tmp_path, rows)

@@ -122,7 +122,8 @@ def test_further_reward_keys_have_a_table_of_their_own() -> None:
             [group("a", 1, 1)],
             False,
             True,
-            "1 trial errored; the same command without --fresh runs only those (why: `rollout show jobs/demo`)",
+            "1 trial errored; the same command with `--name demo` instead of --fresh runs only those"
+            " (why: `rollout show jobs/demo`)",
         ),
         (
             [group("a", 1, 1)],

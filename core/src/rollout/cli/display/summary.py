@@ -58,9 +58,12 @@ def error_lines(groups: Sequence[GroupResult]) -> list[str]:
 def closing_lines(
     groups: Sequence[GroupResult], directory: str, *, cancelled: bool, stopped: str | None = None, fresh: bool = False
 ) -> list[str]:
-    """Where the results are, and what to do about what is missing."""
+    """Where the results are, and what to do about what is missing.
+
+    What began with --fresh may be in a folder that does not have the job's own name.
+    """
     place = one_line(directory)
-    command = "the same command without --fresh" if fresh else "the same command"
+    command = f"the same command with `--name {place.rpartition('/')[2]}` instead of --fresh" if fresh else "the same command"
     again = command if fresh else f"{command} again"
     lines = [f"results: {place}"]
     errored = sum(group.errored for group in groups)
@@ -69,7 +72,7 @@ def closing_lines(
         lines.append(f"interrupted: {plural(not_run, 'trial')} not run; {again} goes on from here")
     elif stopped is not None:
         what = f"stopped: {one_line(stopped)}; {plural(not_run, 'trial')} not run"
-        lines.append(f"{what}; {command} with a larger `budget` goes on from here")
+        lines.append(f"{what}; {command}{' and' if fresh else ''} with a larger `budget` goes on from here")
     elif errored or not_run:
         missing = [plural(errored, "trial") + " errored"] * bool(errored) + [f"{not_run} not run"] * bool(not_run)
         lines.append(f"{', '.join(missing)}; {again} runs only those (why: `rollout show {place}`)")
