@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -50,6 +50,7 @@ class Images:
         self._caught_up = asyncio.Event()
         self.prepared: dict[str, str] = {}
         """Environment digest to the backend's image reference."""
+        self._digests: defaultdict[str, set[str]] = defaultdict(set)
         self._derived: dict[str, list[str]] = {}
 
     async def prepare(self, spec: EnvironmentSpec, timeout_sec: float) -> str:
@@ -115,7 +116,7 @@ class Images:
         if self._users[digest] > 0 or not self._delete or digest not in self.prepared:
             return None
         image = self.prepared[digest]
-        used = any(other == image and self._users[key] > 0 for key, other in self.prepared.items())
+        used = any(self._users[other] > 0 for other in self._digests[image])
         return None if used else image
 
     async def remove(self, image: str) -> None:
@@ -146,4 +147,5 @@ class Images:
         finally:
             output.close()
         self.prepared[spec.digest] = image
+        self._digests[image].add(spec.digest)
         return image
