@@ -65,7 +65,7 @@ def hanging_job(folder: Path, name: str, **more: Any) -> Path:
     }
     env = {"HANG_IN": "${HANG_IN:-}"}
     job = {"name": name, "agents": [agent], "verifier": {"env": env}, "n_attempts": AT_ONCE, "n_concurrent_trials": AT_ONCE}
-    environment = {"type": "docker", "options": {"pull": "never"}, "agent_cache": "off"}  # an installation hangs in each trial
+    environment = {"type": "docker", "options": {"pull": "never"}, "agent_cache": False}  # an installation hangs in each trial
     return write_job(folder, {**job, "environment": environment, **more})
 
 
@@ -210,9 +210,9 @@ def test_an_image_that_is_deleted_while_its_job_runs_is_made_again(
 def memory_peak(folder: Path, job: Path) -> int:
     """Run a job to its end; the peak resident memory of our process, in bytes."""
     program = (
-        "import runpy, sys\n"
+        "import re, runpy, sys\n"
         "try:\n    runpy.run_module('rollout', run_name='__main__')\n"
-        "finally:\n    print(*(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')), file=sys.stderr)\n"
+        "finally:\n    print(*re.findall('VmHWM:\\\\s+(\\\\d+)', open('/proc/self/status').read()), file=sys.stderr)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(job), "--display", "none"],
