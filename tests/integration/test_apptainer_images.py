@@ -174,6 +174,22 @@ async def test_a_dockerfile_that_needs_an_engine_is_refused_with_its_line(
             backend.check(new_spec(task))
 
 
+async def test_a_healthcheck_is_said_once_to_have_no_effect(task: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    (task / "Dockerfile").write_text("FROM debian:trixie-slim\nHEALTHCHECK CMD false\n")
+    context = BackendContext(job_id="said", work_dir=tmp_path / "work", cache_dir=tmp_path, concurrency=1, warn=said.append)
+    backend = ApptainerBackend(ApptainerOptions(program=PROGRAM, bases={"debian:trixie-slim": BASE}), context)
+    try:
+        for _ in range(2):
+            backend.check(new_spec(task))
+    finally:
+        await backend.aclose()
+    assert [line for line in said if "HEALTHCHECK" in line] == [
+        f"{task}/Dockerfile:2: HEALTHCHECK has no effect: no trial waits for it (a `[environment.healthcheck]` in task.toml is "
+        "waited for)"
+    ]
+
+
 async def test_an_installed_agent_is_kept_for_later_jobs_with_the_settings_of_its_image(new_backend: Any, task: Path) -> None:
     async def install(environment: Environment) -> None:
         assert await ok(environment, "echo $SECRET; mkdir -p /opt/agent; echo 1 > /opt/agent/version", user="root") == "word\n"
