@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
 from functools import lru_cache
 from pathlib import Path
@@ -16,7 +17,7 @@ from rollout.core.records import TaskSpec
 from rollout.core.tasks.images import content_blocks
 from rollout.core.tasks.task import CONFIG, INSTRUCTION, LoadedTask
 
-DOCKERFILE = Path("environment", "Dockerfile")
+DOCKERFILE = "environment/Dockerfile"
 _DEFAULT_TIMEOUT_SEC = 600.0
 
 
@@ -26,30 +27,54 @@ def task_of(spec: TaskSpec) -> Task:
     Raises:
         TaskError, ConfigError, OSError, UnicodeDecodeError: it has become unreadable since the job was planned.
     """
-    path = Path(spec.path)
-    dataset_dir = Path(spec.dataset_dir) if spec.dataset_dir else path
     if spec.row is not None:
+        dataset_dir = Path(spec.dataset_dir or spec.path)
         text = spec.instruction or ""
         content = content_blocks(text, dataset_dir, spec.images) if spec.images else spec.content
         return Task(spec.name, content or text, spec.row, dataset_dir)
+    # Trials of one task come one after the other, and reading its files again would be a fifth of what a trial costs.
+    folder = spec.path
+    files = [f"{folder}/{CONFIG}", f"{folder}/{INSTRUCTION}", f"{folder}/{DOCKERFILE}"]
+    if spec.dataset_dir:
+        files.append(f"{spec.dataset_dir}/{DOCKERFILE}")
+    stamps = tuple(_stamp(file) for file in files)
+    task = _task_of_folder(folder, spec.dataset_dir, spec.instruction, bool(spec.steps), stamps)
+    return dataclasses.replace(task, metadata=copy.deepcopy(task.metadata))
+
+
+@lru_cache(maxsize=64)
+def _task_of_folder(
+    folder: str, dataset: str | None, instruction: str | None, has_steps: bool, stamps: tuple[tuple[int, ...] | None, ...]
+) -> Task:
+    path = Path(folder)
+    dataset_dir = Path(dataset) if dataset else path
     metadata = folder_metadata(path, dataset_dir)
     package = metadata.get("task")
     name = package.get("name") if isinstance(package, dict) else None
     sub_dir = path.relative_to(dataset_dir) if path != dataset_dir and path.is_relative_to(dataset_dir) else None
     return Task(
         id=name if isinstance(name, str) and name else path.name,
-        instruction=_instruction(spec, path / INSTRUCTION),
+        instruction=_instruction(instruction, path / INSTRUCTION, has_steps),
         metadata=metadata,
         dataset_dir=dataset_dir if sub_dir else path,
         sub_dir=sub_dir,
     )
 
 
-def _instruction(spec: TaskSpec, file: Path) -> str:
+def _stamp(file: str) -> tuple[int, ...] | None:
+    """What changes with the file's content."""
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _instruction(given: str | None, file: Path, has_steps: bool) -> str:
     """The text; a task with steps need not have one of its own."""
-    if spec.instruction is not None:
-        return spec.instruction
-    return "" if spec.steps and not file.exists() else file.read_text("utf-8-sig")
+    if given is not None:
+        return given
+    return "" if has_steps and not file.exists() else file.read_text("utf-8-sig")
 
 
 def folder_task(loaded: LoadedTask) -> Task:
@@ -66,22 +91,6 @@ def folder_metadata(path: Path, dataset_dir: Path | None = None) -> dict[str, An
     Raises:
         ConfigError: task.toml cannot be read.
     """
-    # Trials of one task come one after the other, and reading its files again would be a fifth of what a trial costs.
-    files = [path / CONFIG, *(folder / DOCKERFILE for folder in dict.fromkeys((path, dataset_dir or path)))]
-    return copy.deepcopy(_folder_metadata(path, dataset_dir, tuple(_stamp(file) for file in files)))
-
-
-def _stamp(file: Path) -> tuple[int, ...] | None:
-    """What changes with the file's content."""
-    try:
-        found = os.stat(file)
-    except OSError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
-
-
-@lru_cache(maxsize=64)
-def _folder_metadata(path: Path, dataset_dir: Path | None, stamps: tuple[tuple[int, ...] | None, ...]) -> dict[str, Any]:
     metadata: dict[str, Any] = dict(read_document(path / CONFIG))
     environment, agent, verifier = (_table(metadata, name) for name in ("environment", "agent", "verifier"))
     rllm = _table(metadata, "rllm")

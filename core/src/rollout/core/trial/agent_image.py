@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -18,7 +19,9 @@ from rollout.core.trial.services import Services
 from rollout.core.types import OutputSink
 
 
-async def image_with_agent(spec: TrialSpec, services: Services, context: AgentContext, image: str) -> tuple[str, str] | None:
+async def image_with_agent(
+    spec: TrialSpec, services: Services, make_context: Callable[[], AgentContext], image: str
+) -> tuple[str, str] | None:
     """`image` with the agent in it, and where in the job's `images/` its installation is recorded.
 
     None: the agent is to be installed in the trial.
@@ -32,6 +35,7 @@ async def image_with_agent(spec: TrialSpec, services: Services, context: AgentCo
     shared_install = getattr(plugin.cls, "shared_install", None)
     if shared_install is None:
         return None
+    context = make_context()
     own, outer = spec.agent.env, spec.environment.env
     secret = frozenset(name for block in (own, outer) for name in block if secrets_of([{name: block[name]}], services.environ))
     withheld = secret | {INSTRUCTION_VARIABLE, INSTRUCTION_FILE_VARIABLE}

@@ -267,7 +267,8 @@ class Rollout:
         services = self._services
         seconds = wanted.build_timeout_sec or self.spec.timeouts.build_sec
         image = self._image = await services.images.prepare(wanted, seconds)
-        if for_agent and (made := await image_with_agent(self.spec, services, self._agent_context(), image)) is not None:
+        made = await image_with_agent(self.spec, services, self._agent_context, image) if for_agent else None
+        if made is not None:
             image, self._installed = made[0], True
             self._journal.say(f"the agent is installed in {image}; see images/{made[1]} of the job")
         environment = msgspec.structs.replace(wanted, env={**services.expand(wanted.env), **self._env})
