@@ -1,13 +1,13 @@
 """A whole trial's worth of `type: docker` against the same steps done straight with the engine's SDK in threads.
 
-    python benchmarks/docker_trials.py [--quick] [--json] [--image debian:trixie-slim]
+    python benchmarks/docker_trials.py [--quick] [--json] [--image debian:trixie-slim] [--harbor COMMAND]
 
 Steps of both, on an image that is there: create and start a container with the same limits, copy ten files in, run two
 commands, copy a folder out, remove the container. The bare side has nothing of what a trial needs besides (deadlines, process
 kill, live output, checks of what is copied out). Both sides run in turns, so that a change of the machine's load meets both;
 figures are medians. The ratios are what to look at: the wall time per trial is meant to stay at or below 1.15 times the bare
 engine's, the CPU of this process (the engine's not counted) at or below 1.5 times. `--json` prints the worst of each as
-`wall_ratio` and `cpu_ratio`, with the rows.
+`wall_ratio` and `cpu_ratio`, with the rows. With `--harbor` the table of docker_jobs.py follows: whole jobs, Harbor's beside ours.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import json
 import os
 import shutil
 import statistics
+import subprocess
+import sys
 import tarfile
 import tempfile
 import threading
@@ -194,6 +196,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer rounds, at 1 and 8 only")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--image", default="debian:trixie-slim", help="an image with a shell that the engine has")
+    parser.add_argument("--harbor", metavar="COMMAND", help="how Harbor is started here; prints its jobs beside ours")
     arguments = parser.parse_args()
     levels, turns, trials = ([1, 8], 3, 8) if arguments.quick else ([1, 4, 8, 16], 5, 16)
     rows = benchmark(arguments.image, levels, turns, trials)
@@ -208,6 +211,10 @@ def main() -> None:
             f"{row['bare_cpu_ms']:>9.1f} {row['rollout_cpu_ms']:>9.1f} {row['cpu_ratio']:>6.2f}"
         )
     print(f"aims: wall at most {WALL_TARGET:g}, CPU at most {CPU_TARGET:g}")
+    if arguments.harbor:
+        print()
+        jobs = [sys.executable, str(Path(__file__).with_name("docker_jobs.py")), "--harbor", arguments.harbor]
+        subprocess.run([*jobs, "--image", arguments.image, *(["--quick"] if arguments.quick else [])], check=True)
 
 
 if __name__ == "__main__":
