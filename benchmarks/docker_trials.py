@@ -7,7 +7,7 @@ commands, copy a folder out, remove the container. The bare side has nothing of 
 kill, live output, checks of what is copied out). Both sides run in turns, so that a change of the machine's load meets both;
 figures are medians. The ratios are what to look at: the wall time per trial is meant to stay at or below 1.15 times the bare
 engine's, the CPU of this process (the engine's not counted) at or below 1.5 times. `--json` prints the worst of each as
-`wall_ratio` and `cpu_ratio`, with the rows. With `--harbor` the table of docker_jobs.py follows: whole jobs, Harbor's beside ours.
+`wall_ratio` and `cpu_ratio`, with the rows. With `--harbor` docker_jobs.py follows: whole jobs, Harbor's beside ours.
 """
 
 from __future__ import annotations
