@@ -162,6 +162,7 @@ ATTACKS: tuple[Attack, ...] = (
         name="fifo",
         what="make reward.txt a FIFO, with a writer at its other end",
         execute="mkfifo /logs/verifier/reward.txt && (setsid sh -c 'echo 1 > /logs/verifier/reward.txt' > /dev/null 2>&1 &)",
+        default=REFUSED,
     ),
     Attack(
         name="mount",
