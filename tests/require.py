@@ -61,7 +61,7 @@ def _git_http() -> str | None:
 
 
 def _docker() -> str | None:
-    return _run("docker", "image", "inspect", DOCKER_IMAGE)
+    return _run("docker", "image", "inspect", DOCKER_IMAGE) or _run("docker", "compose", "version")
 
 
 def _ssh() -> str | None:

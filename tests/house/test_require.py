@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 import require as requirement
+
+CI = Path(__file__).parents[2] / ".ci" / "run"
 
 
 @pytest.fixture
@@ -37,3 +42,9 @@ def test_a_probe_says_what_a_command_printed() -> None:
     assert reason is not None and reason.endswith("not permitted")
     assert requirement._run("no-such-program-here") == "no-such-program-here is not installed"
     assert requirement._run("true") is None
+
+
+def test_ci_requires_components_that_there_are() -> None:
+    wanted = re.search(r"ROLLOUT_REQUIRE-([\w,-]+)\}", CI.read_text())
+    assert wanted is not None
+    assert set(wanted[1].split(",")) <= set(requirement.COMPONENTS)

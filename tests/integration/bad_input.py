@@ -223,6 +223,7 @@ CASES: dict[str, Case] = {
     "toml unset variable": Case({"tasks/one/task.toml": "[verifier.env]\nA = '${UNSET_ONE}'\n"}, ("UNSET_ONE (task one)",)),
     "toml network": Case({"tasks/one/task.toml": "[environment]\nnetwork_mode = 'wifi'\n"}, ("one", "network_mode 'wifi'")),
     "toml of windows": task("[environment]\nos = 'windows'\n", "windows"),
+    "toml of steps": Case({"tasks/one/task.toml": "[[steps]]\nname = 'a'\n"}, ("one/steps/a", "instruction.md")),
     # Registries.
     "registry missing": datasets("[{registry: {path: r.json}, name: d}]", "r.json"),
     "registry empty": registry("", "r.json: is empty"),

@@ -69,9 +69,9 @@ def service_of(environment: Environment, name: str) -> Environment:
     if name == MAIN_SERVICE:
         return environment
     others = environment.services() if isinstance(environment, ServicesEnvironment) else ()
-    if not isinstance(environment, ServicesEnvironment) or name not in others:
-        raise TransferError(f"the task has no service {name!r}; it has {', '.join((MAIN_SERVICE, *others))}")
-    return environment.service(name)
+    if isinstance(environment, ServicesEnvironment) and name in others:
+        return environment.service(name)
+    raise TransferError(f"the task has no service {name!r}; it has {', '.join((MAIN_SERVICE, *others))}")
 
 
 async def working_directory(environment: Environment, workdir: str | None) -> str:
