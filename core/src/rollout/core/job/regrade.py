@@ -50,8 +50,8 @@ from rollout.core.trial.paths import environment_name, short_hash
 from rollout.core.trial.python_processes import PythonProcesses
 from rollout.core.trial.recorded import read_spec, recorded_view
 from rollout.core.trial.redact import Redactor, secrets_of
+from rollout.core.trial.reverify import Reverification
 from rollout.core.trial.rewards import check_rewards
-from rollout.core.trial.rollout import Rollout
 from rollout.core.trial.services import Services
 from rollout.core.trial.verdict import write_verdict
 from rollout.core.types import Struct, VerifyResult, primary_reward
@@ -239,7 +239,7 @@ class _Regrade:
         services = replace(self._services, redactor=redactor, _agents={}, _verifiers={})
         for environment in spec.environments:
             services.backend.check(environment)
-        return await Rollout(spec, services).verify_again(folder)
+        return await Reverification(spec, services).verify_again(folder)
 
     def _verifier(self, spec: TrialSpec) -> VerifierSpec:
         """What verifies the trial now: as told, else the job's own, else what its task declares today."""

@@ -35,8 +35,8 @@ from rollout.core.trial.images import Images
 from rollout.core.trial.installs import Installs
 from rollout.core.trial.python_processes import VERIFIERS, PythonProcesses
 from rollout.core.trial.redact import Redactor, secrets_of, without_secret_options
-from rollout.core.trial.rollout import Rollout
 from rollout.core.trial.services import Services
+from rollout.core.trial.stepped import rollout_of
 from rollout.core.types import Struct, primary_reward
 
 logger = logging.getLogger(__name__)
@@ -213,7 +213,7 @@ class _Run:
         if self._ahead is None:  # not earlier: where trials run elsewhere, their images are made there
             self._ahead = asyncio.ensure_future(self._services.images.prepare_ahead(self._plan.images()))
         self._send(TrialStarted(time=datetime.now(UTC), trial_id=spec.trial_id, try_number=spec.try_number))
-        rollout = Rollout(spec, self._services)
+        rollout = rollout_of(spec, self._services)
         try:
             return await rollout.run()
         except asyncio.CancelledError:

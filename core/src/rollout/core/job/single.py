@@ -23,8 +23,8 @@ from rollout.core.trial.installs import Installs
 from rollout.core.trial.paths import environment_name, short_hash
 from rollout.core.trial.python_processes import VERIFIERS, PythonProcesses
 from rollout.core.trial.redact import Redactor, secrets_of
-from rollout.core.trial.rollout import Rollout
 from rollout.core.trial.services import Services
+from rollout.core.trial.stepped import rollout_of
 
 
 def read_spec(path: Path) -> TrialSpec:
@@ -53,7 +53,7 @@ async def run_spec(spec: TrialSpec, environ: Mapping[str, str] = os.environ) -> 
             services.backend.check(environment)
         for plugin, _ in (services.agent(spec.agent), services.verifier(spec.verifier)):
             services.plugins[plugin.info.dist] = plugin.info.version
-        return await Rollout(spec, services).run()
+        return await rollout_of(spec, services).run()
 
 
 @asynccontextmanager

@@ -21,7 +21,6 @@ from rollout.core.errors import (
     AgentInstallTimeoutError,
     AgentTimeoutError,
     CancelledTrialError,
-    CommandTimeoutError,
     ImageGoneError,
     InternalError,
     OutOfMemoryError,
@@ -49,52 +48,43 @@ from rollout.core.protocols import (
     TrialView,
 )
 from rollout.core.records import (
-    MAIN_SERVICE,
     NO_ENVIRONMENT,
     Artifact,
     Status,
     StepResult,
-    StepSpec,
     TrialResult,
     TrialSpec,
     TryRecord,
     to_json,
 )
-from rollout.core.tasks.task import INSTRUCTION, step_folder
 from rollout.core.tasks.view import task_of
 from rollout.core.trial.agent_image import image_with_agent
 from rollout.core.trial.artifacts import (
     KeptArtifact,
-    bring_artifacts,
     check_default_artifact,
-    keep_artifacts,
-    programs_brought,
-    read_manifest,
-    service_of,
     working_directory,
 )
-from rollout.core.trial.budget import TrialBudget, left_of
+from rollout.core.trial.budget import TrialBudget
 from rollout.core.trial.deadlines import deadline, foreign
+from rollout.core.trial.handover import COLLECT_SEC, bring_work, keep_declared, run_collect_hooks
 from rollout.core.trial.healthcheck import wait_until_healthy
 from rollout.core.trial.instruction import INSTRUCTION_FILE_VARIABLE, INSTRUCTION_VARIABLE, instruction_variables
-from rollout.core.trial.isolation import NOBODY, OWN_USER, ROOT_NAMES, Walls, without_git_hooks
+from rollout.core.trial.isolation import OWN_USER, ROOT_NAMES, Walls, without_git_hooks
 from rollout.core.trial.journal import Journal
 from rollout.core.trial.nowhere import NoEnvironment
 from rollout.core.trial.output import PhaseOutput
-from rollout.core.trial.paths import INSTRUCTION_FILE, LOGS, TESTS, reward_files
-from rollout.core.trial.recorded import EPISODE, read_episode
+from rollout.core.trial.paths import LOGS, TESTS, reward_files
+from rollout.core.trial.recorded import EPISODE
 from rollout.core.trial.redact import spec_without_secrets
 from rollout.core.trial.rewards import check_rewards, own_reward_files
 from rollout.core.trial.service_output import keep_service_output
 from rollout.core.trial.services import Services
-from rollout.core.trial.steps import empty_logs, prepare_step, rewards_together, shortfall, spec_of_step, usage_together
 from rollout.core.trial.task_setup import set_up_task
-from rollout.core.trial.trajectory import TRAJECTORY, WorkDone, completed, of_steps, reported, write_trajectory
+from rollout.core.trial.trajectory import TRAJECTORY, WorkDone, completed, reported, write_trajectory
 from rollout.core.trial.tries import is_whole, open_folder, read_tries
 from rollout.core.trial.verdict import says_more, write_verdict
 from rollout.core.types import (
     AgentTurn,
-    Command,
     EnvironmentSpec,
     Stream,
     TransferReport,
@@ -104,10 +94,11 @@ from rollout.core.types import (
 )
 
 _STOP_SEC = 60.0
-_COLLECT_SEC = 600.0
 _READ_SEC = 120.0
 
 T = TypeVar("T")
+
+Phase = Callable[[], Awaitable[None]]
 
 
 class Rollout:
@@ -123,12 +114,6 @@ class Rollout:
         self._services = services
         self._task_directory = Path(spec.task.path)
         self._tests = spec.tests_directory
-        # Of a step: the tests of the task, which come first, and its own, which replace files of the same name.
-        self._shared_tests: Path | None = None
-        self._more_tests: Path | None = None
-        self._borrowed = False
-        self._verifier_env: dict[str, str] = {}
-        self._steps: tuple[StepResult, ...] = ()
         self._instruction = ""
         self._task = Task(id=spec.task.name, instruction="")
         self._env: dict[str, str] = {}
@@ -150,6 +135,8 @@ class Rollout:
         self._workdir = "/"
         self._outputs: dict[str, PhaseOutput] = {}
         self._tries: tuple[TryRecord, ...] = ()
+        self.steps: tuple[StepResult, ...] = ()
+        """Of a task that has steps: what came of those that were taken so far."""
         self.finished: TrialResult | None = None
         """Set when the trial went through its phases and its result is on disk, even if `run` was cancelled after them."""
 
@@ -168,7 +155,7 @@ class Rollout:
     async def _run(self) -> TrialResult:
         cancelled: asyncio.CancelledError | None = None
         try:
-            await self._phases()
+            await self._go_through(self.phases)
         except StoreError:
             await run_shielded(self.cleanup())
             raise
@@ -187,14 +174,17 @@ class Rollout:
             raise cancelled
         return result
 
-    async def _phases(self) -> None:
-        if self.spec.task.steps:
-            await self._go_through((self.setup, self.start, self.take_steps))
-            return
-        phases = (self.connect, self.execute, self.disconnect, self.hand_over, self.verify)
-        await self._go_through((self.setup, self.start, self.install_agent, *phases))
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """What `run` goes through, in this order, until one of them fails."""
+        return self.setup, self.start, *self._work
 
-    async def _go_through(self, phases: Sequence[Callable[[], Awaitable[None]]]) -> None:
+    @property
+    def _work(self) -> tuple[Phase, ...]:
+        """The phases between the start of the environment and its end."""
+        return self.install_agent, self.connect, self.execute, self.disconnect, self.hand_over, self.verify
+
+    async def _go_through(self, phases: Sequence[Phase]) -> None:
         """Run phases until one fails; what failed is recorded."""
         phase = ""
         try:
@@ -223,8 +213,11 @@ class Rollout:
         self._journal.say(f"trial {spec.trial_id}, try {spec.try_number}")
         if self._services.hooks.implemented("rollout_trial_started"):
             await self._services.hooks.notify("rollout_trial_started", trial=spec)
+        self._read_task()
+
+    def _read_task(self) -> None:
         with boundary(TaskError, f"reading the task {self._task_directory}"):
-            self._task = task_of(spec.task)
+            self._task = task_of(self.spec.task)
             self._instruction = self._task.text
         self._env = self._instruction_variables()
 
@@ -338,153 +331,30 @@ class Rollout:
             async with deadline(_STOP_SEC, VerifierError, "killing what the agent left running"):
                 await self._walls.kill_everything()
 
-    async def take_steps(self) -> None:
-        """The steps of a task that has them, one after the other in the same environment; each has a folder of its own."""
-        spec, environment = self.spec, self.environment
-        if environment is None:
-            raise TaskError("a task with steps needs an environment")
-        taken: list[StepResult] = []
-        stopped: str | None = None
-        for step in spec.task.steps:
-            rollout = self._step_rollout(step)
-            try:
-                await rollout._take_step(step, environment, first=not taken)
-            finally:
-                self._installed = True
-                result = rollout._step_result(step)
-                taken.append(result)
-                self._steps = tuple(taken)
-                self._usage = usage_together(taken)
-                self._journal.add(step.name, rollout._journal)
-            self._journal.say(f"step {step.name}: {result.status}, reward {result.reward}")
-            self._journal.error = self._journal.error or rollout._journal.error
-            if result.status == "errored":
-                self._journal.error, stopped = rollout._journal.error, "it has no verdict"
-            elif result.status == "scored":
-                stopped = shortfall(result.rewards, step.min_reward)
-            if stopped is not None and step is not spec.task.steps[-1]:
-                taken[-1] = msgspec.structs.replace(result, stopped=stopped)
-                self._steps = tuple(taken)
-                break
-        rewards = rewards_together(taken, spec.task.step_strategy)
-        if rewards is not None:
-            source = f"{spec.task.step_strategy} of {len(taken)} of {len(spec.task.steps)} steps"
-            self._verdict = VerifyResult(rewards=check_rewards(rewards), source=source)
-        self._logs_collected = True  # each step has its own
-
-    def _step_rollout(self, step: StepSpec) -> Rollout:
-        """One step, as a trial of its own in the trial's environment."""
-        folder = step_folder(self._task_directory, step.name)
-        with boundary(TaskError, f"reading step {step.name}"):
-            instruction = (folder / INSTRUCTION).read_text("utf-8-sig")
-        rollout = Rollout(spec_of_step(self.spec, step, instruction), self._services)
-        rollout._task_directory = folder
-        own = folder / "tests"
-        shared = self.spec.tests_directory
-        rollout._shared_tests = shared if shared.is_dir() else None
-        rollout._tests = own if (own / "test.sh").is_file() or not shared.is_dir() else shared
-        rollout._more_tests = own if own.is_dir() else None
-        rollout._journal.share_log(self._journal)
-        rollout._workdir, rollout._image = self._workdir, self._image
-        rollout._installed = self._installed
-        rollout._verifier_env = step.env
-        worked = self._journal.durations().agent_execution_sec or 0.0
-        rollout._budget = TrialBudget(left_of(self.spec.budget, self._usage, worked))
-        return rollout
-
-    async def _take_step(self, step: StepSpec, environment: Environment, *, first: bool) -> None:
-        """All phases of one step but the start and the end of its environment, which are the trial's."""
-
-        async def prepare() -> None:
-            self.environment, self._walls = environment, self._walls_of(environment)
-            make_folder(self.directory)
-            with boundary(TaskError, f"reading step {step.name}"):
-                self._task = task_of(self.spec.task)
-                self._instruction = self._task.text
-            self._env = self._instruction_variables()
-            with foreign(SandboxError, f"preparing step {step.name}"):
-                if not first:
-                    await empty_logs(environment, self._root)
-                await self._walls.set_up(self._instruction.encode())
-                await prepare_step(environment, self._task_directory, self.spec, self._workdir, self._agent_sink)
-                if step.healthcheck is not None:
-                    await wait_until_healthy(environment, step.healthcheck)
-
-        phases = (self.install_agent, self.connect, self.execute, self.disconnect, self.hand_over, self.verify)
-        self._borrowed = True
-        try:
-            await self._go_through((prepare, *phases))
-        except asyncio.CancelledError:
-            self._cancelled = True
-            raise
-        finally:
-            await run_shielded(self.cleanup())
-
-    def _step_result(self, step: StepSpec) -> StepResult:
-        result = self.result({})
-        return StepResult(
-            name=step.name,
-            status=result.status,
-            reward=result.reward,
-            rewards=result.rewards,
-            error=result.error,
-            agent_exit_code=result.agent_exit_code,
-            verifier_exit_code=result.verifier_exit_code,
-            reward_source=result.reward_source,
-            usage=result.usage,
-            durations=result.durations,
-        )
-
     async def hand_over(self) -> None:
         """Keep the task's artifacts and, for a separate verifier, leave the agent's environment for a fresh one."""
         spec, environment = self.spec, self.environment
         if environment is None:
             return
-        await self._run_collect_hooks(environment)
+        await run_collect_hooks(spec, environment, self._journal.warn)
         if spec.isolation == "separate" and not spec.verifier.disable:
             artifacts = spec.task.artifacts or (Artifact(source=self._workdir),)
             kept = await self._keep_artifacts(environment, artifacts)
             await self._move_to_fresh_environment(kept)
         elif spec.task.artifacts:
             keeping = self._keep_artifacts(environment, spec.task.artifacts)
-            await self._attempt("keeping the artifacts", _COLLECT_SEC, keeping, TransferError)
+            await self._attempt("keeping the artifacts", COLLECT_SEC, keeping, TransferError)
         await self._redact_artifacts()
 
-    async def _run_collect_hooks(self, environment: Environment) -> None:
-        for hook in self.spec.task.collect:
-            command = Command(
-                argv=("sh", "-c", hook.command),
-                cwd=self.spec.environment.workdir if hook.service == MAIN_SERVICE else None,
-                user=None if hook.user is None else str(hook.user),
-                timeout_sec=hook.timeout_sec,
-            )
-            try:
-                with foreign(SandboxError, f"collecting with `{hook.command}`"):
-                    result = await service_of(environment, hook.service).exec(command)
-                if result.exit_code:
-                    self._journal.warn(f"collecting with `{hook.command}`: exit code {result.exit_code}")
-            except (CommandTimeoutError, TransferError) as error:
-                self._journal.warn(f"collecting with `{hook.command}`: {error}")
-
     async def _keep_artifacts(self, environment: Environment, artifacts: Sequence[Artifact]) -> list[KeptArtifact]:
-        async with deadline(_COLLECT_SEC, TransferError, "keeping the artifacts"):
-            with foreign(TransferError, "keeping the artifacts"):
-                kept = await keep_artifacts(environment, artifacts, self._artifacts, self._workdir)
         self._kept_secrets = bool(self._services.redactor)
-        for item in kept:
-            if item.status == "failed":
-                self._journal.warn(f"artifact {item.source} could not be kept: {item.error}")
-            elif item.skipped_count:
-                path, reason = item.skipped[0]
-                more = f" and {item.skipped_count - 1} more" if item.skipped_count > 1 else ""
-                self._journal.warn(f"artifact {item.source}: {path}{more} left out: {reason}")
-        return kept
+        return await keep_declared(environment, artifacts, self._artifacts, self._workdir, self._journal.warn)
 
     async def _move_to_fresh_environment(self, kept: list[KeptArtifact]) -> None:
         """Stop the agent's environment and start the verifier's, with the artifacts, and the logs but those of a verifier."""
         left = self.environment
         assert left is not None
-        await self._attempt("collecting the logs", _COLLECT_SEC, self._collect_logs())
+        await self._attempt("collecting the logs", COLLECT_SEC, self._collect_logs())
         await asyncio.to_thread(_remove, self.directory / "logs" / "verifier")
         self._logs_collected, self.environment = False, None
         await self._attempt("stopping the environment", _STOP_SEC, left.stop(), TeardownError)
@@ -496,17 +366,10 @@ class Rollout:
         self._place = spec.verifier_environment or spec.environment
         self.environment = environment = await self._launch(self._place, for_agent=False)
         self._walls = Walls(environment, root=self._root, verifier_user=spec.verifier.user)
-        owner = None if self._root is None else NOBODY
-        async with deadline(_COLLECT_SEC, TransferError, "preparing the verifier's environment"):
+        async with deadline(COLLECT_SEC, TransferError, "preparing the verifier's environment"):
             with foreign(TransferError, "preparing the verifier's environment"):
                 await self._walls.set_up(self._instruction.encode(), keep_tests=self._tests_are_built_in)
-                for name in ("agent", "artifacts"):
-                    folder = logs / name
-                    if folder.is_dir() and not folder.is_symlink():
-                        await environment.upload(folder, f"{LOGS}/{name}", owner=owner)
-                await bring_artifacts(environment, kept, self._artifacts, root=self._root, owner=owner)
-                for path in await programs_brought(environment, kept):
-                    self._journal.warn(f"{path}, where the verifier looks for programs, came from the agent")
+                await bring_work(environment, kept, self._artifacts, logs, root=self._root, warn=self._journal.warn)
 
     @property
     def _tests_are_built_in(self) -> bool:
@@ -544,29 +407,6 @@ class Rollout:
         finally:
             output.close()
 
-    async def verify_again(self, trial_dir: Path) -> VerifyResult:
-        """Verify an earlier trial's work in a fresh environment, from the artifacts and logs that `trial_dir` keeps of it.
-
-        The spec is the earlier trial's with a directory of its own, which gets what the verifier prints; `trial_dir` stays as
-        it is.
-
-        Raises:
-            RolloutError and its kinds: there is no verdict.
-        """
-        with boundary(TaskError, f"reading the task {self._task_directory}"):
-            self._task = task_of(self.spec.task)
-            self._instruction = self._task.text
-        self._env = self._instruction_variables()
-        self._turn = AgentTurn(episode=read_episode(trial_dir))
-        self._artifacts = trial_dir / "artifacts"
-        try:
-            await self._open_for_verifier(read_manifest(self._artifacts), trial_dir / "logs")
-            await self.verify()
-        finally:
-            await run_shielded(self.cleanup())
-        assert self._verdict is not None, "the verifier is disabled"
-        return self._verdict
-
     async def cleanup(self) -> None:
         """Collect the logs if nobody has, and stop the environment. Never raises: what fails here is a warning of the trial."""
         if self._session is not None:
@@ -574,23 +414,23 @@ class Rollout:
         if self.environment is not None:
             if not self._logs_collected:
                 # Somebody waits at a terminal for an interrupted trial to end.
-                seconds = _STOP_SEC if self._cancelled else _COLLECT_SEC
+                seconds = _STOP_SEC if self._cancelled else COLLECT_SEC
                 await self._attempt("collecting the logs", seconds, self._collect_logs())
-            if not self._borrowed:
-                if SERVICES in self._services.backend.capabilities:
-                    keeping = keep_service_output(self.environment, self.directory / "services", self._services.redactor)
-                    await self._attempt("keeping what services printed", _STOP_SEC, keeping)
-                await self._attempt("stopping the environment", _STOP_SEC, self.environment.stop(), TeardownError)
+            await self._leave(self.environment)
             self.environment = None
         if self._outputs:
             await self._attempt("writing what the agent printed", _STOP_SEC, self._close_outputs())
-        if self._agent is not None and "agent_execution_started_at" in self._journal.times:
-            await self._attempt("reading the trajectory", _READ_SEC, self._keep_trajectory(), AgentError)
-        elif self._steps:
-            await self._attempt("joining the trajectories of the steps", _READ_SEC, self._join_trajectories(), AgentError)
+        await self._attempt("keeping the trajectory", _READ_SEC, self._keep_trajectory(), AgentError)
         if self._services.redactor:
-            await self._attempt("removing secrets", _COLLECT_SEC, self._redact("setup", "agent", "verifier"))
-            await self._attempt("removing secrets", _COLLECT_SEC, self._redact_artifacts())
+            await self._attempt("removing secrets", COLLECT_SEC, self._redact("setup", "agent", "verifier"))
+            await self._attempt("removing secrets", COLLECT_SEC, self._redact_artifacts())
+
+    async def _leave(self, environment: Environment) -> None:
+        """End the environment, after what else is worth keeping of it."""
+        if SERVICES in self._services.backend.capabilities:
+            keeping = keep_service_output(environment, self.directory / "services", self._services.redactor)
+            await self._attempt("keeping what services printed", _STOP_SEC, keeping)
+        await self._attempt("stopping the environment", _STOP_SEC, environment.stop(), TeardownError)
 
     # How the phases do it
 
@@ -609,8 +449,6 @@ class Rollout:
                 await hooks.notify("rollout_phase", trial=spec, phase=name, state="ended")
 
     def _instruction_variables(self) -> dict[str, str]:
-        if self.spec.task.steps:
-            return {INSTRUCTION_FILE_VARIABLE: INSTRUCTION_FILE}  # each step has its own
         variables = instruction_variables(self._instruction)
         if INSTRUCTION_VARIABLE not in variables:
             left = f"only ${INSTRUCTION_FILE_VARIABLE} is set"
@@ -627,6 +465,15 @@ class Rollout:
         """Whom the verifier works as: where the agent has a user of its own, never as that one by omission."""
         user = self.spec.verifier.user
         return self._root if user is None and self.spec.agent.user not in ROOT_NAMES else user
+
+    @property
+    def _verifier_env(self) -> dict[str, str]:
+        return dict(self.spec.verifier.env)
+
+    @property
+    def _test_folders(self) -> tuple[Path, ...]:
+        """Folders that make up /tests; of two files with the same name the later folder's counts."""
+        return (self._tests,)
 
     def _agent_context(self) -> AgentContext:
         spec = self.spec
@@ -669,7 +516,7 @@ class Rollout:
 
     def _trial_view(self, output: PhaseOutput, own_files: tuple[str, ...]) -> TrialView:
         spec, services = self.spec, self._services
-        env = services.expand({**spec.verifier.env, **self._verifier_env})
+        env = services.expand(self._verifier_env)
         if spec.verifier.agent_env:
             env = {**services.expand(spec.agent.env), **env}
         if spec.isolation in ("strict", "separate"):
@@ -712,15 +559,11 @@ class Rollout:
             make_folder(self.directory / "agent")
             write_atomic(self.directory / EPISODE, msgspec.json.format(msgspec.json.encode(self._episode().to_dict()), indent=2))
 
-    async def _join_trajectories(self) -> None:
-        joined = await asyncio.to_thread(of_steps, self.directory, self._steps, self.spec, self._usage)
-        if joined is not None:
-            write_trajectory(self.directory / TRAJECTORY, joined, self._services.redactor)
-
     async def _keep_trajectory(self) -> None:
         """Write what the agent did and take its usage from it. A report that cannot be read is a warning, and what Rollout knows
         by itself is written instead."""
-        assert self._agent is not None
+        if self._agent is None or "agent_execution_started_at" not in self._journal.times:
+            return
         report = None
         try:
             async with deadline(_READ_SEC / 2, AgentError, "reading the trajectory"):
@@ -744,7 +587,7 @@ class Rollout:
         if self._walls is None:
             return
         await self._walls.clear(view.reward_files, keep_tests=self._tests_are_built_in)
-        folders = [folder for folder in (self._shared_tests or self._tests, self._more_tests) if folder and folder.is_dir()]
+        folders = [folder for folder in self._test_folders if folder.is_dir()]
         for folder in folders:
             await view.environment.upload(folder, TESTS, owner=view.user)
         if folders:
@@ -833,7 +676,7 @@ class Rollout:
             cost=usage.cost_usd if usage is not None else None,
             durations=self._journal.durations(),
             timestamps=self._journal.timestamps(),
-            steps=self._steps,
+            steps=self.steps,
             tries=self._tries,
             warnings=tuple(self._journal.warnings),
             environment_type=spec.environment_type,
