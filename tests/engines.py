@@ -40,8 +40,10 @@ def _bridge() -> str:
 class Dockerd:
     """An engine of its own: socket, data, bridge. Nothing routes its containers' packets anywhere."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
+    def __init__(self, folder: Path, *arguments: str, disk: str | None = None) -> None:
+        """`disk`: the size of a disk of its own, as mount takes it ("64m")."""
         self.folder = folder
+        self._disk = disk
         self.socket = folder / "d.sock"
         self.url = f"unix://{self.socket}"
         self._arguments = arguments
@@ -49,6 +51,10 @@ class Dockerd:
 
     def start(self) -> None:
         self.folder.mkdir(exist_ok=True)
+        data = self.folder / "data"
+        if self._disk is not None and not data.is_mount():
+            data.mkdir()
+            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={self._disk}", "disk", data], check=True)
         (self.folder / "pid").unlink(missing_ok=True)
         flags = [f"--bridge={_bridge()}", "--iptables=false", "--ip6tables=false", "--ip-masq=false", "--ip-forward=false"]
         places = [f"--data-root={self.folder}/data", f"--exec-root={self.folder}/exec", f"--pidfile={self.folder}/pid"]
@@ -126,9 +132,9 @@ def busybox_image() -> bytes:
 
 
 @contextlib.contextmanager
-def engine(*arguments: str) -> Iterator[Dockerd]:
+def engine(*arguments: str, disk: str | None = None) -> Iterator[Dockerd]:
     """An engine with the small image, for a `with` block. In a folder of its own: a socket's path must be short."""
-    started = Dockerd(Path(tempfile.mkdtemp(prefix="rollout-dockerd-")), *arguments)
+    started = Dockerd(Path(tempfile.mkdtemp(prefix="rollout-dockerd-")), *arguments, disk=disk)
     try:
         started.start()
         started.load_image()

@@ -394,3 +394,26 @@ def test_a_job_survives_the_restart_of_its_engine(tmp_path: Path) -> None:
         tries = [earlier["error"] for record in results.values() for earlier in record["tries"]]
         assert tries, "the engine was restarted between two trials: nothing was tested"
         assert restarting.docker("ps", "-aq") == ""
+
+
+def test_an_agent_that_fills_the_engine_s_disk_costs_its_own_trial_and_no_other(tmp_path: Path) -> None:
+    task = write_task(
+        tmp_path / "tasks" / "t", tests="#!/bin/sh\ngrep -q 42 /app/answer.txt && echo 1 > /logs/verifier/reward.txt\n"
+    )
+    (task / "task.toml").write_text(f'[environment]\ndocker_image = "{IMAGE}"\n')
+    solves = "echo 42 > /app/answer.txt"
+    agents = [
+        {"name": "fills", "execute": f"#!/bin/sh\ncat /dev/zero > /fill; {solves}\n"},
+        {"name": "solves", "execute": f"#!/bin/sh\n{solves}\n"},
+    ]
+    with engine(disk="64m") as small:
+        options = {"host": small.url, "pull": "never"}
+        job = {"agents": agents, "n_concurrent_trials": 1, "environment": {"type": "docker", "options": options}}
+        done = rollout(tmp_path, write_job(tmp_path, job))
+        results = trial_results(tmp_path / "jobs" / "job")
+        full, fine = results["fills/tasks/t__1"], results["solves/tasks/t__1"]
+        assert (full["status"], full["error"]["type"]) == ("errored", "environment_transfer_failed"), done.stdout
+        assert "no space left on device" in full["error"]["message"]
+        assert "No space left on device" in (tmp_path / "jobs/job/fills/tasks/t__1/agent/stderr.txt").read_text()
+        assert fine["reward"] == 1.0
+        assert small.docker("ps", "-aq") == ""
