@@ -107,6 +107,8 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
 )
 ENTRY = {"name": "d", "version": "1", "tasks": [{"name": "one", "path": "tasks/one"}]}
 
+JUDGE = "{type: llm_judge, options: {model: claude-x, criteria: [good]}}"
+
 CASES: dict[str, Case] = {
     # The job file as a file.
     "job missing": Case({}, ("none.yaml: no such file",), ("none.yaml",)),
@@ -186,6 +188,43 @@ CASES: dict[str, Case] = {
     "environment to be installed": whole_job(JOB.replace("local", "kubernetes"), "'kubernetes'"),
     "unknown metric": job("metrics: [{type: median}]\n", "'median'", "mean"),
     "unknown verifier": job("verifier: {type: judge}\n", "'judge'"),
+    "no rewards": job("verifier: {rewards: []}\n", "job.yaml:6: verifier.rewards: the list is empty"),
+    "rewards and rubric": job("verifier: {rewards: [f1], rubric: {funcs: [f1]}}\n", "job.yaml:6: verifier: give only one of"),
+    "unknown reward": job("verifier: {rewards: [f2]}\n", "no reward 'f2' is installed"),
+    "weights that are not as many": job("verifier: {rubric: {funcs: [f1], weights: [1, 2]}}\n", "1 `funcs` and 2 `weights`"),
+    "weights of nothing": job("verifier: {rubric: {funcs: [f1], weights: [0]}}\n", "a weight above 0"),
+    "judge without a key": Case(
+        {"job.yaml": JOB + "verifier: {rewards: [{type: llm_judge, options: {model: m, criteria: [good]}}]}\n"},
+        ("one: the judge has no key", "OPENAI_API_KEY"),
+    ),
+    "judge whose key is empty": Case(
+        {"job.yaml": f"{JOB}verifier: {{rewards: [{JUDGE}], env: {{ANTHROPIC_API_KEY: '${{A_KEY}}'}}}}\n"},
+        ("one: the judge has no key", "ANTHROPIC_API_KEY"),
+        environ={"A_KEY": ""},
+    ),
+    "verifier module that no task has": job(
+        "verifier: {type: python, options: {module: check.py}}\n", "check.py is not in", "one"
+    ),
+    "verifier of no module": job(
+        "verifier: {type: python, options: {import_path: 'no.such:f'}}\n", "one: there is no Python module `no`"
+    ),
+    "verifier function that is not there": Case(
+        {"tasks/one/task.toml": "[verifier]\nmodule = 'check.py'\n", "tasks/one/check.py": "x = 1\n"},
+        ("one/check.py: has no `evaluate`",),
+    ),
+    "verifier that is not Python": Case(
+        {"tasks/one/task.toml": "[verifier]\nmodule = 'check.py'\n", "tasks/one/check.py": "\ndef evaluate(:\n"},
+        ("one/check.py:2: is not Python",),
+    ),
+    "flow that is not there": agents("[{name: flow, options: {import_path: 'flow.py:run'}}]", "flow.py", "No such file"),
+    "flow of no module": agents("[{name: flow, options: {import_path: 'no.such:run'}}]", "no Python module `no`", "import_path"),
+    "flow of other parameters": Case(
+        {**agents("[{name: flow, options: {import_path: 'flow.py:go'}}]").files, "flow.py": "def go(question):\n    ...\n"},
+        ("flow.py:1: go(question) is no flow",),
+    ),
+    "oracle without a solution": in_task(
+        "solution/solve.sh", None, "one/solution/solve.sh: is missing, and the agent oracle runs it"
+    ),
     "unknown executor": job("executor: {type: slrum}\n", "'slrum'"),
     "unknown option": whole_job(
         JOB.replace("type: local", "type: local, options: {msk: [/srv]}"), "environment (local", "'msk'", "mask"

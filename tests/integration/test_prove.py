@@ -105,3 +105,13 @@ async def test_a_killed_check_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     names = [json.loads(line)["task_name"] for line in (job_of(tmp_path) / "trials.jsonl").read_text().splitlines()]
     assert names == ["a", "b"]
+
+
+def test_a_task_without_a_solution_is_at_fault_when_solutions_are_to_prove_it(tmp_path: Path) -> None:
+    write_task(tmp_path / "tasks/a")
+    write_task(tmp_path / "tasks/b")
+    (tmp_path / "tasks/b/solution/solve.sh").unlink()
+    done = rollout(tmp_path, "tasks", "check", "tasks", "--oracle", *LOCAL)
+    assert done.returncode == 1
+    assert "tasks/b: error: no solution/solve.sh" in done.stdout
+    assert (job_of(tmp_path) / "trials.jsonl").read_text().count("\n") == 1

@@ -59,13 +59,14 @@ def test_rows_run_without_an_environment(tmp_path: Path) -> None:
 def test_a_flow_that_is_not_in_its_file_is_named(tmp_path: Path) -> None:
     agent = {"name": "flow", "options": {"import_path": "flow.py:solv"}}
     write_rows_job(tmp_path, [row("a")], agents=[agent])
-    [result] = finished(tmp_path, code=1).values()
-    assert result["error"]["type"] == "agent_install_failed"
-    assert "flow.py has no `solv`" in result["error"]["message"]
+    done = rollout(tmp_path, "job.json")
+    assert (done.returncode, "flow.py: has no `solv`" in done.stderr) == (2, True)
+    assert not (tmp_path / "jobs").exists()
 
 
 def test_what_began_afresh_goes_on_as_its_last_line_says(tmp_path: Path) -> None:
-    agent = {"name": "flow", "options": {"import_path": "flow.py:solv"}}
+    (tmp_path / "broken.py").write_text("raise ValueError\n\ndef solve(task, config): ...\n")
+    agent = {"name": "flow", "options": {"import_path": "broken.py:solve"}}
     write_rows_job(tmp_path, [row("a")], agents=[agent])
     finished(tmp_path, code=1)
     fresh = rollout(tmp_path, "job.json", "--fresh")

@@ -16,9 +16,10 @@ _MODULES = {
     ),
     "rollout.core.config.job": (
         "AgentConfig BudgetConfig DatasetConfig EnvironmentConfig ExecutorConfig JobConfig MetricConfig RegistryConfig "
-        "RetryConfig RewardConfig RubricConfig VerifierConfig"
+        "RetryConfig VerifierConfig"
     ),
     "rollout.core.config.load": "JobFile load_job",
+    "rollout.core.config.rewards": "RewardConfig RubricConfig",
     "rollout.core.config.task": "TaskConfig",
     "rollout.core.episodes": "Episode EvalOutput FlowConfig Signal Step Task TerminationReason Trajectory",
     "rollout.core.errors": (
@@ -44,7 +45,7 @@ _MODULES = {
     "rollout.core.trial.rubric": "Rubric",
     "rollout.core.types": (
         "AgentTurn Command DatasetInfo EnvironmentSpec ExecResult MetricValue OutputSink Resources RewardEvent Score Stream "
-        "Struct TaskFolder TransferLimits TransferReport Usage VerifyResult"
+        "Struct TaskFault TaskFolder TaskOutline TransferLimits TransferReport Usage VerifyResult"
     ),
 }
 """Module to the names that it gives."""

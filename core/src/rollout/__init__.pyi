@@ -32,11 +32,11 @@ from rollout.core.config.job import JobConfig as JobConfig
 from rollout.core.config.job import MetricConfig as MetricConfig
 from rollout.core.config.job import RegistryConfig as RegistryConfig
 from rollout.core.config.job import RetryConfig as RetryConfig
-from rollout.core.config.job import RewardConfig as RewardConfig
-from rollout.core.config.job import RubricConfig as RubricConfig
 from rollout.core.config.job import VerifierConfig as VerifierConfig
 from rollout.core.config.load import JobFile as JobFile
 from rollout.core.config.load import load_job as load_job
+from rollout.core.config.rewards import RewardConfig as RewardConfig
+from rollout.core.config.rewards import RubricConfig as RubricConfig
 from rollout.core.config.task import TaskConfig as TaskConfig
 from rollout.core.episodes import Episode as Episode
 from rollout.core.episodes import EvalOutput as EvalOutput
@@ -136,7 +136,9 @@ from rollout.core.types import RewardEvent as RewardEvent
 from rollout.core.types import Score as Score
 from rollout.core.types import Stream as Stream
 from rollout.core.types import Struct as Struct
+from rollout.core.types import TaskFault as TaskFault
 from rollout.core.types import TaskFolder as TaskFolder
+from rollout.core.types import TaskOutline as TaskOutline
 from rollout.core.types import TransferLimits as TransferLimits
 from rollout.core.types import TransferReport as TransferReport
 from rollout.core.types import Usage as Usage

@@ -66,6 +66,31 @@ CASES: dict[str, tuple[list[Any], str, dict[str, str], list[str]]] = {
         {},
         ["tests/evaluate.py: error: has no `score`"],
     ),
+    "verifier parameters": (
+        [ROW],
+        "",
+        {"tests/evaluate.py": "\ndef evaluate(answer, extra):\n    ...\n".replace("extra", "*, extra")},
+        ["tests/evaluate.py:2: error: evaluate wants `answer`, `extra`; there are task, "],
+    ),
+    "reward": ([ROW], "[verifier]\nrewards = ['f1',\n'f2']\n", {}, ["dataset.toml:2: error: no reward 'f2'"]),
+    "weights": (
+        [ROW],
+        "[verifier.rubric]\nfuncs = ['f1']\nweights = [1, 2]\n",
+        {},
+        ["dataset.toml: error: verifier.rubric: there are 1 `funcs` and 2 `weights`"],
+    ),
+    "import path": (
+        [ROW],
+        "[verifier]\nimport_path = 'no.such:f'\n",
+        {},
+        ["dataset.toml:2: error: there is no Python module `no`"],
+    ),
+    "judge": (
+        [ROW],
+        "[[verifier.rewards]]\ntype = 'llm_judge'\noptions = {model = 'm', rubric_path = 'gone.toml'}\n",
+        {},
+        ["dataset.toml:1: error: the judge's criteria "],
+    ),
     "no such module": ([ROW], "[verifier]\nmodule = 'x.y'\n", {}, ["dataset.toml"]),
 }
 
@@ -90,3 +115,12 @@ def test_tasks_that_take_their_verifier_from_the_data_set_are_whole(tmp_path: Pa
     errors = [line for line in lines(check_paths([tmp_path]), tmp_path) if ": error: " in line]
     assert [error.split(": error: ")[0] for error in errors] == ["b/check.py", "c/task.toml"]
     assert "has no `evaluate`" in errors[0]
+
+
+def test_what_is_wrong_with_a_shared_verifier_is_said_once(tmp_path: Path) -> None:
+    write_files(tmp_path, {"dataset.toml": "\n[verifier]\nname = 'exact'\n"})
+    for name in ("a", "b"):
+        folder_task(tmp_path, name)
+    [error] = [line for line in lines(check_paths([tmp_path]), tmp_path) if ": error: " in line]
+    assert error.startswith("dataset.toml:3: error: no reward 'exact'")
+    assert "exact_match" in error

@@ -13,7 +13,7 @@ from rollout.core.errors import TaskError
 from rollout.core.tasks.verifier_declaration import DeclaredVerifier, declared_verifier
 from unit.tasks.datasets import write_files
 
-ALL = {"script": "tests/test.sh", "module": "tests.evaluate", "name": "math", "import_path": "m:f"}
+ALL = {"script": "tests/test.sh", "module": "tests.evaluate", "name": "math", "import_path": "m:f", "rewards": ["f1", "math"]}
 FILES = ("task/tests/test.sh", "task/tests/evaluate.py", "tests/evaluate.py", "tests/test.sh")
 
 
@@ -29,6 +29,7 @@ def declare(root: Path, files: tuple[str, ...] = FILES, **keys: Any) -> Declared
         (("script",), "python", {"module": "tests.evaluate", "function": "evaluate"}),
         (("script", "module"), "rewards", {"rewards": ["math"]}),
         (("script", "module", "name"), "python", {"import_path": "m:f"}),
+        (("script", "module", "name", "import_path"), "rewards", {"rewards": ["f1", "math"]}),
     ],
 )
 def test_of_several_declarations_the_first_counts(

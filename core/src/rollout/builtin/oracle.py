@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from rollout.core.errors import AgentInstallError, TaskError
 from rollout.core.protocols import API_VERSION, AgentContext, NoOptions
+from rollout.core.tasks.task import SOLUTIONS
 from rollout.core.trial.answer import EXPECTED_FIELDS
 from rollout.core.trial.nowhere import NoEnvironment
 from rollout.core.trial.paths import ORACLE, SOLUTION
 from rollout.core.trial.script import interpreter
-from rollout.core.types import AgentTurn, Command
+from rollout.core.types import AgentTurn, Command, TaskFault, TaskOutline
 
 # Harbor's data sets expect the solution at /solution.
 _LINK = f"[ -e {SOLUTION} ] || ln -s {ORACLE} {SOLUTION}"
@@ -25,6 +27,13 @@ class OracleAgent:
     api_version = API_VERSION
     options_type = NoOptions
     answers_rows = True
+
+    @staticmethod
+    def task_faults(options: NoOptions, task: TaskOutline) -> Iterator[TaskFault]:
+        """The task, or one of its steps, has no solution."""
+        for folder in () if task.is_row else task.step_directories or (task.directory,):
+            if _solution_in(folder) is None:
+                yield TaskFault(message="is missing, and the agent oracle runs it", file=folder / SOLUTIONS[0])
 
     def __init__(self, options: NoOptions, context: AgentContext) -> None:
         self._context = context
@@ -76,9 +85,13 @@ class OracleAgent:
         return solution
 
     def _solution_or_none(self) -> Path | None:
-        task = self._context.task_directory
-        if (task / "solution" / "solve.sh").is_file():
-            return task / "solution"
-        if (task / "solve.sh").is_file():
-            return task / "solve.sh"
-        return None
+        return _solution_in(self._context.task_directory)
+
+
+def _solution_in(task: Path) -> Path | None:
+    """The folder of the solution, or its only file."""
+    if (task / "solution" / "solve.sh").is_file():
+        return task / "solution"
+    if (task / "solve.sh").is_file():
+        return task / "solve.sh"
+    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
@@ -12,9 +13,12 @@ from msgspec import Meta
 from rollout.core.errors import VerifierError
 from rollout.core.protocols import API_VERSION, PythonCall, TrialView
 from rollout.core.quantity import Quantity, parse_bytes
+from rollout.core.tasks.python_source import function_in_file, function_in_module
+from rollout.core.tasks.verifier_declaration import module_file
 from rollout.core.trial.nowhere import NoEnvironment
 from rollout.core.trial.python_verifier import call_arguments
-from rollout.core.types import Struct, VerifyResult
+from rollout.core.trial.python_worker import Rejected, parameters_of
+from rollout.core.types import Struct, TaskFault, TaskOutline, VerifyResult
 
 
 class PythonVerifierOptions(Struct, frozen=True, kw_only=True):
@@ -54,6 +58,28 @@ class PythonVerifier:
 
     def __init__(self, options: PythonVerifierOptions) -> None:
         self._options = options
+
+    def task_faults(self, task: TaskOutline) -> Iterator[TaskFault]:
+        """The file is not there or is not Python, or has no such function, or one with parameters that nobody fills."""
+        options = self._options
+        if options.import_path is not None:
+            module, _, function = options.import_path.partition(":")
+            found = function_in_module(module, function, task.folders)
+        else:
+            function = options.function
+            file = _file(tuple(map(str, task.folders)), str(options.module))
+            if file is None:
+                yield TaskFault(message=f"the verifier {options.module} is not in {' nor in '.join(map(str, task.folders))}")
+                return
+            found = function_in_file(Path(file), function)
+        if found.fault is not None:
+            yield found.fault
+        elif found.signature is not None:
+            known = ("task", "metadata", "episode", "trajectory", *(("sandbox",) if options.sandbox else ()))
+            try:
+                parameters_of(found.signature, known, function)
+            except Rejected as error:
+                yield TaskFault(message=str(error), file=found.file, line=found.line)
 
     async def verify(self, trial: TrialView) -> VerifyResult:
         """Raises VerifierError: the function is not there, raised, or returned what is no verdict."""
@@ -104,9 +130,4 @@ def _bytes(memory: Quantity | None) -> int | None:
 @lru_cache(maxsize=4096)
 def _file(folders: tuple[str, ...], name: str) -> str | None:
     """The Python file that `tests/evaluate.py` or `tests.evaluate` means in the first folder that has one."""
-    for folder in map(Path, folders):
-        dotted = folder.joinpath(*name.split("."))
-        for file in (folder / name, dotted.with_name(f"{dotted.name}.py"), dotted / "__init__.py"):
-            if file.is_file():
-                return str(file)
-    return None
+    return next((str(file) for folder in folders if (file := module_file(Path(folder), name)) is not None), None)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Iterator
+from typing import Any
 
-from msgspec import Meta
-
-from rollout.core.config.job import RewardConfig
+from rollout.core.config.rewards import RewardConfig, Rewards
 from rollout.core.errors import ConfigError
 from rollout.core.plugins import Plugin, decode_options, find
 from rollout.core.protocols import API_VERSION, TrialView
 from rollout.core.trial.rubric import Rubric, in_process_of_its_own, wants_trial
-from rollout.core.types import Struct, VerifyResult
+from rollout.core.types import Struct, TaskFault, TaskOutline, VerifyResult
 
 
 class RewardsVerifierOptions(Struct, frozen=True, kw_only=True):
-    rewards: Annotated[list[RewardConfig | str], Meta(min_length=1)]
+    rewards: Rewards
     """Reward functions, by name or with their options."""
 
 
@@ -38,11 +37,18 @@ class RewardsVerifier:
             raise ConfigError(f"rewards: {missing} has no `weight`, and others have; give one to each or to none")
         funcs = [_made(item, index) for index, item in enumerate(items)]
         self.needs_environment = any(getattr(func, "needs_environment", False) for func in funcs)
+        self._funcs = funcs
         self._rubric = Rubric(
             funcs,
             [item.weight for item in items if item.weight is not None] or None,
             names=[item.name or item.type.rpartition(":")[2] for item in items],
         )
+
+    def task_faults(self, task: TaskOutline) -> Iterator[TaskFault]:
+        """What its reward functions say."""
+        for func in self._funcs:
+            if (ask := getattr(func, "task_faults", None)) is not None:
+                yield from ask(task)
 
     async def verify(self, trial: TrialView) -> VerifyResult:
         return await self._rubric.judge(trial)

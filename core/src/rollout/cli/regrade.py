@@ -109,7 +109,8 @@ def _verifier(text: str) -> VerifierConfig:
     import msgspec
 
     from rollout.core.config.document import read_document
-    from rollout.core.config.job import RewardConfig, VerifierConfig
+    from rollout.core.config.job import VerifierConfig
+    from rollout.core.config.rewards import RewardConfig
     from rollout.core.errors import ConfigError, UsageError
     from rollout.core.plugins import list_plugins
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from rollout.core.errors import TaskNotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from rollout.core.tasks.check import Finding
 
 
 @click.group(name="tasks")
@@ -53,14 +57,17 @@ def check(
 
     Exit code 1 when a task cannot be used or proves faulty; warnings alone are 0; 130 interrupted.
     """
-    from rollout.core.tasks.check import check_paths
+    from rollout.core.tasks.check import NO_SOLUTION, check_paths
 
     try:
         checked = check_paths(paths)
     except TaskNotFoundError as error:
         raise UsageError(str(error)) from error
-    findings = list(checked.findings)
-    if (oracle or nop) and checked.usable:
+    findings, usable = list(checked.findings), checked.usable
+    if oracle:
+        usable -= sum(finding.code == NO_SOLUTION for finding in findings)
+        findings = [_with_oracle(finding) for finding in findings]
+    if (oracle or nop) and usable:
         from rollout.cli.prove import prove
         from rollout.cli.signals import EXIT_INTERRUPTED
         from rollout.core.job.prove import ProofOptions
@@ -102,6 +109,13 @@ def migrate(source: Path, target: Path) -> None:
         for note in task.notes:
             click.echo(f"  note: {note}")
     click.echo(f"{_count(len(done), 'task')}; check with: rollout tasks check {target}")
+
+
+def _with_oracle(finding: Finding) -> Finding:
+    """A task without a solution is at fault when its solution is to prove it."""
+    from rollout.core.tasks.check import NO_SOLUTION
+
+    return msgspec.structs.replace(finding, severity="error") if finding.code == NO_SOLUTION else finding
 
 
 def _count(number: int, what: str) -> str:

@@ -334,6 +334,9 @@ class Agent(Protocol):
     from the host is written `${NAME}`, so that it is redacted. It raises ConfigError when `environ`, the host's variables,
     lacks one.
 
+    A class may have a static method `task_faults(options, task: TaskOutline) -> Iterable[TaskFault]`: why the agent cannot work
+    on a task. It is asked once per task before anything starts, must be quick, and runs no foreign code.
+
     A class may have a static method `acp_command(options) -> str | None`: the command, for `sh`, that runs the agent so that it
     speaks the Agent Client Protocol on its standard streams. `acpx/NAME` in a job file then speaks with it.
 
@@ -446,6 +449,9 @@ class Verifier(Protocol):
     A class may say `needs_environment = False`: it judges `episode` and does not look into the sandbox, of which there may
     be none. A class may have a static method `reward_files(options) -> tuple[str, ...]`: files in the sandbox where it looks
     for rewards before the usual ones; they come first in `TrialView.reward_files`, and stale ones are removed.
+
+    A class may have a method `task_faults(self, task: TaskOutline) -> Iterable[TaskFault]`: why it cannot verify a task. It is
+    asked once per task before anything starts, and by `rollout tasks check`; must be quick, and runs no foreign code.
     """
 
     api_version: ClassVar[tuple[int, int]]
@@ -463,7 +469,7 @@ class RewardFunc(Protocol):
 
     A plain function may be registered instead: one whose parameter is called `trial` is called with the TrialView, any other
     is a Python verifier (`evaluate(task, episode)` ...) and is called in a process of its own. A class that looks into the
-    sandbox says `needs_environment = True`.
+    sandbox says `needs_environment = True`. It may have a method `task_faults`, as verifiers have.
     """
 
     api_version: ClassVar[tuple[int, int]]

@@ -222,6 +222,40 @@ class MetricValue(Struct, frozen=True, kw_only=True):
     """`scored`: over trials with a verdict. `all`: errored trials count as 0."""
 
 
+class TaskOutline(Struct, frozen=True, kw_only=True):
+    """What is known of a task before anything starts: for plugins that say whether they can do their work on it."""
+
+    directory: Path
+    """The task on the host; for a row, the folder of its data set."""
+    dataset_directory: Path | None = None
+    step_directories: tuple[Path, ...] = ()
+    """The folders of its steps, if it has any."""
+    is_row: bool = False
+    """It stands for all rows of a data set, or was given from Python; its instruction and metadata are not in a folder."""
+    env: dict[str, str] | None = None
+    """The verifier's variables, expanded; None while nobody says which there will be."""
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Where its files are looked for: the task, then its data set."""
+        return tuple(dict.fromkeys(folder for folder in (self.directory, self.dataset_directory) if folder is not None))
+
+
+class TaskFault(Struct, frozen=True, kw_only=True):
+    """Something that makes it impossible to run or verify a task, found before anything starts."""
+
+    message: str
+    """One line, without the place."""
+    file: Path | None = None
+    """The file that has to be changed; None when it is the job or the machine, or the one that declares the plugin."""
+    line: int | None = None
+
+    def __str__(self) -> str:
+        if self.file is None:
+            return self.message
+        return f"{self.file}{f':{self.line}' if self.line else ''}: {self.message}"
+
+
 class TaskFolder(Struct, frozen=True, kw_only=True):
     """A task that a registry put on this machine."""
 

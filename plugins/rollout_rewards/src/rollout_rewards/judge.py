@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,7 +15,7 @@ from msgspec import Meta
 from rollout.core.errors import ConfigError, VerifierError
 from rollout.core.protocols import API_VERSION, TrialView
 from rollout.core.trial.answer import AnswerSource, answer_of, expected_of
-from rollout.core.types import RewardEvent, Struct, VerifyResult
+from rollout.core.types import RewardEvent, Struct, TaskFault, TaskOutline, VerifyResult
 from rollout_rewards.criteria import Criterion, aggregated, read_criteria
 from rollout_rewards.finding import without_thinking
 from rollout_rewards.models import Asked, Client, ModelError, Provider
@@ -97,11 +98,11 @@ class Judge:
     async def score(self, trial: TrialView) -> VerifyResult:
         """Raises VerifierError: no key, no criteria, or a criterion could not be graded."""
         options = self._options
-        criteria = self._criteria(trial)
+        criteria = self._criteria((trial.task_directory, trial.task.dataset_dir))
         answer = without_thinking(await answer_of(trial, options.answer))
         if not answer.strip():
             return VerifyResult(rewards={"reward": 0.0}, details={"why": "there is no answer to judge"})
-        client = Client.of(options.model, options.provider, options.base_url, options.key_variable, trial.env)
+        client = self._client(trial.env)
         limit = asyncio.Semaphore(options.concurrency)
 
         async def judged(criterion: Criterion) -> tuple[float, dict[str, Any]]:
@@ -131,18 +132,34 @@ class Judge:
             details={"model": options.model, "criteria": [detail for _, detail in grades]},
         )
 
-    def _criteria(self, trial: TrialView) -> list[Criterion]:
+    def task_faults(self, task: TaskOutline) -> Iterator[TaskFault]:
+        """There is no key among the verifier's variables, or no such file of criteria."""
+        try:
+            self._criteria(task.folders)
+        except VerifierError as error:
+            yield TaskFault(message=str(error))
+        if task.env is not None:
+            try:
+                self._client(task.env)
+            except VerifierError as error:
+                yield TaskFault(message=str(error))
+
+    def _client(self, env: Mapping[str, str]) -> Client:
+        options = self._options
+        return Client.of(options.model, options.provider, options.base_url, options.key_variable, env)
+
+    def _criteria(self, folders: Sequence[Path]) -> list[Criterion]:
         options = self._options
         if options.rubric_path is None:
             return [item if isinstance(item, Criterion) else Criterion(text=item) for item in options.criteria]
-        for folder in dict.fromkeys((trial.task_directory, trial.task.dataset_dir)):
+        for folder in dict.fromkeys(folders):
             file = folder / options.rubric_path
             if file.is_file():
                 try:
                     return read_criteria(file)
                 except ConfigError as error:
                     raise VerifierError(str(error)) from error
-        raise VerifierError(f"the judge's criteria {trial.task_directory / Path(options.rubric_path)} are not there")
+        raise VerifierError(f"the judge's criteria {folders[0] / Path(options.rubric_path)} are not there")
 
     async def _ask(self, client: Client, trial: TrialView, criterion: Criterion, answer: str) -> tuple[float, dict[str, Any]]:
         """The score from 0 to 1, and what is kept of the reply."""

@@ -19,6 +19,7 @@ from rollout.core.aio import in_own_thread
 from rollout.core.episodes import Episode, FlowConfig, Trajectory
 from rollout.core.errors import AgentError, AgentInstallError, ConfigError, boundary
 from rollout.core.protocols import API_VERSION, AgentContext
+from rollout.core.tasks.python_source import function_in_file, function_in_module
 from rollout.core.trial.live import PREFIX, find_live
 from rollout.core.types import AgentTurn, Struct
 
@@ -59,11 +60,24 @@ class FlowAgent:
         """The hash of the flow's file, where that lies beside the job file.
 
         Raises:
-            ConfigError: there is no such file.
+            ConfigError: there is no such file or module, it is not Python, or what it has of that name is no flow.
         """
-        name = options.import_path.rpartition(":")[0]
+        if options.import_path.startswith(PREFIX):
+            return None
+        name, _, attribute = options.import_path.rpartition(":")
         file = base_dir / (name if name.endswith(".py") else f"{name.replace('.', '/')}.py")
-        if options.import_path.startswith(PREFIX) or not (file.is_file() or name.endswith(".py")):
+        is_here = file.is_file() or name.endswith(".py")
+        if not is_here and name in sys.modules:
+            return None
+        found = function_in_file(file, attribute) if is_here else function_in_module(name, attribute, (base_dir,))
+        if found.fault is not None:
+            raise ConfigError(f"{found.fault}; `import_path` names it")
+        if found.signature is not None:
+            try:
+                found.signature.bind(None, None, **({"env": None} if "env" in found.signature.parameters else {}))
+            except TypeError as error:
+                raise ConfigError(f"{found.file}:{found.line}: {attribute}{found.signature} is no flow: {error}") from error
+        if not is_here:
             return None
         try:
             return hashlib.sha256(file.read_bytes()).hexdigest()

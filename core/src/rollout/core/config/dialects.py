@@ -13,10 +13,10 @@ from rollout.core.config.job import (
     MetricConfig,
     RegistryConfig,
     RetryConfig,
-    RewardConfig,
     VerifierConfig,
 )
 from rollout.core.config.place import PlacePath
+from rollout.core.config.rewards import RewardConfig
 from rollout.core.config.task import TaskConfig, TaskEnvironmentConfig, TaskVerifierConfig
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, field, to_builtins
+from msgspec import Meta, field
 
+from rollout.core.config.rewards import Name, Rewards, RubricConfig, rewards_options
 from rollout.core.quantity import Quantity, parse_bytes, parse_cpus
 from rollout.core.records import Budget, Isolation
 from rollout.core.types import Struct
 
 Positive = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(ge=0)]
-Name = Annotated[str, Meta(min_length=1, max_length=300)]
 Location = Annotated[str, Meta(min_length=1, max_length=4096)]
 
 LogLevel = Literal["debug", "info", "warning", "warn", "error"]
@@ -53,34 +53,6 @@ class EnvironmentConfig(Struct, frozen=True, kw_only=True):
                 parse_bytes(size)
 
 
-class RewardConfig(Struct, frozen=True, kw_only=True):
-    """An item of `verifier.rewards`; its name alone will do."""
-
-    type: Name
-    """Reward function; `rollout plugins rewards` lists them."""
-    name: Name | None = None
-    """How results call it; its type when unset."""
-    weight: Annotated[float, Meta(ge=0)] | None = None
-    """Its share of the reward, in proportion to the other weights; all the same when none has one."""
-    options: dict[str, Any] = {}
-    """The reward function's own options."""
-
-
-class RubricConfig(Struct, frozen=True, kw_only=True):
-    """`verifier.rubric`: reward functions and their weights, in two lists."""
-
-    funcs: Annotated[list[RewardConfig | str], Meta(min_length=1)]
-    """Reward functions, as in `rewards`."""
-    weights: list[Annotated[float, Meta(ge=0)]] = []
-    """One for each of `funcs`."""
-
-    def __post_init__(self) -> None:
-        if self.weights and len(self.weights) != len(self.funcs):
-            raise ValueError(f"there are {len(self.funcs)} `funcs` and {len(self.weights)} `weights`; give one weight for each")
-        if self.weights and any(isinstance(item, RewardConfig) and item.weight is not None for item in self.funcs):
-            raise ValueError("weights are given twice; keep `weights` or the `weight` of each item")
-
-
 class VerifierConfig(Struct, frozen=True, kw_only=True):
     """`verifier:` how trials are scored."""
 
@@ -93,7 +65,7 @@ class VerifierConfig(Struct, frozen=True, kw_only=True):
     type: Name | None = None
     """Verifier plugin, instead of what the task says. `script` runs tests/test.sh and reads the reward file, `python` calls a
     function, `rewards` combines reward functions."""
-    rewards: list[RewardConfig | str] = []
+    rewards: Rewards | None = None
     """Reward functions, instead of what the task says: the reward is their weighted mean, and each one is reported too."""
     rubric: RubricConfig | None = None
     """The same as `rewards`, with the weights in a list of their own."""
@@ -105,7 +77,7 @@ class VerifierConfig(Struct, frozen=True, kw_only=True):
     """The verifier plugin's own options."""
 
     def __post_init__(self) -> None:
-        given = [name for name in ("type", "rewards", "rubric") if getattr(self, name)]
+        given = [name for name in ("type", "rewards", "rubric") if getattr(self, name) is not None]
         if len(given) > 1:
             raise ValueError(f"give only one of `type`, `rewards` and `rubric` (there is {' and '.join(given)})")
         if self.options and self.type is None:
@@ -115,17 +87,8 @@ class VerifierConfig(Struct, frozen=True, kw_only=True):
         """The verifier plugin that the job names, and its options; None when that is left to the task."""
         if self.type is not None:
             return self.type, self.options
-        items = self.rubric.funcs if self.rubric is not None else self.rewards
-        if not items:
-            return None
-        weights = self.rubric.weights if self.rubric is not None else []
-        rewards = [to_builtins(item) for item in items]
-        if weights:
-            rewards = [
-                {**({"type": item} if isinstance(item, str) else item), "weight": weight}
-                for item, weight in zip(rewards, weights, strict=True)
-            ]
-        return "rewards", {"rewards": rewards}
+        options = rewards_options(self.rewards, self.rubric)
+        return None if options is None else ("rewards", options)
 
 
 class MetricConfig(Struct, frozen=True, kw_only=True):

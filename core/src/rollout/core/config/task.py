@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from rollout.core.config.rewards import Rewards, RubricConfig
 from rollout.core.quantity import Quantity, parse_bytes, parse_cpus
 from rollout.core.records import Artifact, CollectHook, Healthcheck, StepStrategy, Timeout
 from rollout.core.types import Struct
@@ -66,6 +67,10 @@ class TaskVerifierConfig(Struct, frozen=True, kw_only=True):
     """A reward function by its name, see `rollout plugins rewards`."""
     import_path: str | None = None
     """A Python function, class or object as `package.module:name`."""
+    rewards: Rewards | None = None
+    """Reward functions: names, or tables with `type`, `name`, `weight` and `options`. The reward is their weighted mean."""
+    rubric: RubricConfig | None = None
+    """The same with two lists, `funcs` and `weights`."""
     reward_file: str | None = None
     """A file in the environment where the script leaves its reward; looked for first."""
     timeout_sec: Timeout = 600.0
@@ -83,13 +88,17 @@ class TaskVerifierConfig(Struct, frozen=True, kw_only=True):
     network_mode: str | None = None
     allowed_hosts: list[str] = []
 
+    def __post_init__(self) -> None:
+        if self.rewards is not None and self.rubric is not None:
+            raise ValueError("give only one of `rewards` and `rubric`")
+
     @property
     def declared(self) -> bool:
         """Whether it says what verifies, and not only how."""
         return any(getattr(self, kind) is not None for kind in VERIFIER_KINDS)
 
 
-VERIFIER_KINDS = ("script", "module", "name", "import_path")
+VERIFIER_KINDS = ("script", "module", "name", "import_path", "rewards", "rubric")
 """The keys of `[verifier]` that say what verifies; of several the first counts."""
 
 

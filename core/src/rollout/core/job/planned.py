@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 from rollout.core.records import AgentSpec, Isolation, TaskSpec, Timeouts, VerifierSpec
-from rollout.core.types import EnvironmentSpec
+from rollout.core.types import EnvironmentSpec, TaskFault, TaskOutline
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,8 @@ class PlannedAgent:
     needs_environment: bool = True
     answers_rows: bool = False
     """It needs none for a row."""
+    task_faults: Callable[[TaskOutline], Iterable[TaskFault]] = lambda task: ()
+    """Why it cannot work on a task."""
 
 
 @dataclass(frozen=True)

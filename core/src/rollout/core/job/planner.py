@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from rollout.core.job.kept import KeptTrials
 from rollout.core.job.plan import Plan, trial_id_of
 from rollout.core.job.planned import PlannedAgent, PlannedDataset, PlannedTask, needs_environment
 from rollout.core.job.planned_rows import row_folder_key
+from rollout.core.job.preflight import check_plugins, task_error
 from rollout.core.job.store import CONFIG, JobStore, read_json
 from rollout.core.job.task_planner import TaskPlanner, fingerprint_of
 from rollout.core.plugins import Plugin, decode_options, find, named, versions
@@ -101,6 +103,7 @@ class _Planner:
         said = job.origins.get("environment.type", "default") != "default"
         self._type_given = said or job.config.environment.type != EnvironmentConfig().type
         self._image_contents: dict[str, str] = {}
+        self._verifiers: dict[tuple[str, bytes], Any] = {}
         # One for the whole job: a branch that moves while it is planned is one commit in it.
         self._registries = RegistryContext(
             base_dir=job.base_dir, cache_dir=cache_dir(environ), offline=options.offline, revisions={}
@@ -190,11 +193,14 @@ class _Planner:
         self._plugins.append(plugin)
         return plugin, decode_options(plugin, options, f"{self._where}: {where}")
 
-    def _verifier_plugin(self, name: str, options: Mapping[str, Any]) -> bool:
-        """Find a verifier and all that it is made of; whether it needs an environment."""
-        plugin, decoded = self._plugin("verifiers", name, options, "verifier")
-        with boundary(ConfigError, f"{self._where}: verifier ({plugin.info.name})"):
-            return bool(getattr(plugin.cls(decoded), "needs_environment", True))
+    def _verifier_plugin(self, name: str, options: Mapping[str, Any]) -> Any:
+        """A verifier and all that it is made of; the same one for the same options."""
+        key = name, msgspec.json.encode(options)
+        if key not in self._verifiers:
+            plugin, decoded = self._plugin("verifiers", name, options, "verifier")
+            with boundary(ConfigError, f"{self._where}: verifier ({plugin.info.name})"):
+                self._verifiers[key] = plugin.cls(decoded)
+        return self._verifiers[key]
 
     def _agents(self) -> list[PlannedAgent]:
         names = FolderNames()
@@ -229,23 +235,24 @@ class _Planner:
             fingerprint=fingerprint_of(spec) if identity is None else fingerprint_of((spec, identity)),
             needs_environment=_agent_needs_environment(plugin, options),
             answers_rows=getattr(plugin.cls, "answers_rows", False),
+            task_faults=partial(plugin.cls.task_faults, options) if hasattr(plugin.cls, "task_faults") else lambda task: (),
         )
 
     async def _load_datasets(self) -> list[LoadedDataset]:
         """Every dataset, under a name of its own. All tasks that cannot be read are reported in one error."""
         loaded = list(self._given)
-        faults: list[str] = []
+        faults: list[tuple[str, str]] = []
         for index, dataset in enumerate(self._config.datasets):
             found = await self._load_dataset(index, dataset)
-            faults += [str(error) for _, error in found.invalid]
+            faults += [("", str(error)) for _, error in found.invalid]
             if any(found.name == other.name for other in loaded):
                 what = f"{dataset.path}{dataset.registry}{dataset.version}{dataset.split or ''}"
                 found.name = f"{found.name}-{short_hash(what)}"
                 self._warnings.append(f"two datasets have one name: datasets[{index}] is called {found.name}")
             loaded.append(found)
         if faults and not self._options.skip_invalid:
-            raise _task_faults(faults, "cannot be used")
-        self._warnings += [f"left out: {fault}" for fault in faults]
+            raise task_error(faults, "cannot be used")
+        self._warnings += [f"left out: {fault}" for _, fault in faults]
         for found in loaded:
             self._warnings += [f"{found.folder.path / DATASET}: {warning}" for warning in found.warnings] if found.folder else []
             self._warnings += [f"{task.path}: {warning}" for task in found.tasks for warning in task.warnings]
@@ -344,10 +351,10 @@ class _Planner:
     def _needs_environment(self, planned: Sequence[PlannedDataset], agents: Sequence[PlannedAgent]) -> bool:
         return any(needs_environment(task, agent) for agent in agents for dataset in planned for task in dataset.kinds)
 
-    def _plan_datasets(self, loaded: Sequence[LoadedDataset]) -> tuple[list[PlannedDataset], list[str]]:
+    def _plan_datasets(self, loaded: Sequence[LoadedDataset]) -> tuple[list[PlannedDataset], list[tuple[str, str]]]:
         """Every data set, and what is wrong with tasks that are left out of them."""
         planner = TaskPlanner(self._config, self._verifier_plugin)
-        faults: list[str] = []
+        faults: list[tuple[str, str]] = []
         datasets: list[PlannedDataset] = []
         names = FolderNames()
         for found in loaded:
@@ -362,7 +369,7 @@ class _Planner:
                 try:
                     tasks.append(planner.task(found.name, task, task_names(task.name)))
                 except TaskError as error:
-                    faults.append(f"{task.name}: {error}")
+                    faults.append((task.name, str(error)))
             ids: set[str] = set()
             for given in found.given:
                 try:
@@ -371,7 +378,7 @@ class _Planner:
                     ids.add(given.id)
                     tasks.append(planner.given(found.name, given, task_names(given.id)))
                 except TaskError as error:
-                    faults.append(f"{given.id}: {error}")
+                    faults.append((given.id, str(error)))
             datasets.append(PlannedDataset(found.name, names(found.name), tasks))
         return datasets, faults
 
@@ -380,7 +387,7 @@ class _Planner:
         planned: Sequence[PlannedDataset],
         agents: Sequence[PlannedAgent],
         backend: EnvironmentBackend,
-        faults: list[str],
+        faults: list[tuple[str, str]],
     ) -> list[PlannedDataset]:
         """The data sets without the tasks that cannot run here, which are an error unless they may be skipped."""
         datasets = []
@@ -391,18 +398,19 @@ class _Planner:
                     self._check_task(task, agents, backend)
                     kept.append(task)
                 except TaskError as error:
-                    faults.append(f"{task.spec.name}: {error}")
+                    faults.append((task.spec.name, str(error)))
             if dataset.shared is None:
                 datasets.append(replace(dataset, tasks=kept))
             elif kept:
                 datasets.append(dataset)
         if faults and not self._options.skip_invalid:
-            raise _task_faults(faults, "cannot run here")
-        self._warnings += [f"left out: {fault}" for fault in faults]
+            raise task_error(faults, "cannot run here")
+        self._warnings += [f"left out: {task}: {fault}" for task, fault in faults]
         return datasets
 
     def _check_task(self, task: PlannedTask, agents: Sequence[PlannedAgent], backend: EnvironmentBackend) -> None:
         """Refuse what this backend cannot do, before anything starts."""
+        check_plugins(task, agents, self._verifier_plugin, self._environ)
         kind = self._config.environment.type
         needy = [agent for agent in agents if needs_environment(task, agent)]
         if not needy:
@@ -500,13 +508,6 @@ def _agent_needs_environment(plugin: Plugin, options: Any) -> bool:
     """It does unless its class says otherwise."""
     said = getattr(plugin.cls, "needs_environment", True)
     return bool(said(options) if callable(said) else said)
-
-
-def _task_faults(faults: Sequence[str], what: str) -> TaskError:
-    """One error for all of them: the fault itself when it is alone, otherwise a line each."""
-    if len(faults) == 1:
-        return TaskError(f"{faults[0]} (--skip-invalid leaves the task out)")
-    return TaskError(f"{len(faults)} tasks {what} (--skip-invalid leaves them out):\n  " + "\n  ".join(faults))
 
 
 def _relative(path: Path, root: Path) -> str:

@@ -30,8 +30,8 @@ from rollout.core.trial.deadlines import effective_timeout
 from rollout.core.trial.isolation import AGENT_USER, OWN_USER, stricter
 from rollout.core.types import EnvironmentSpec, Network, Resources
 
-FindVerifier = Callable[[str, Mapping[str, Any]], bool]
-"""Name and options to whether the verifier needs an environment. Raises UsageError and its kinds."""
+FindVerifier = Callable[[str, Mapping[str, Any]], Any]
+"""Name and options to the verifier, the same one for the same options. Raises UsageError and its kinds."""
 
 ENVIRONMENT_FILES = ("Dockerfile", "docker-compose.yaml", "docker-compose.yml", "compose.yaml")
 """What makes a folder of tests the environment of a separate verifier."""
@@ -55,7 +55,6 @@ class TaskPlanner:
         self._find_verifier = find_verifier
         self._shaping_options = _shaping_options(config.environment)
         self._verifiers: dict[bytes, VerifierSpec] = {}
-        self._needy: dict[tuple[str, bytes], bool] = {}
         self._digests: dict[Path, str] = {}
 
     def task(self, dataset: str, task: LoadedTask, folder: str) -> PlannedTask:
@@ -268,13 +267,11 @@ class TaskPlanner:
     def _needs_environment(self, verifier: VerifierSpec, declared: DeclaredVerifier) -> bool:
         if verifier.disable:
             return False
-        key = (verifier.plugin, msgspec.json.encode(verifier.options))
-        if key not in self._needy:
-            try:
-                self._needy[key] = self._find_verifier(verifier.plugin, verifier.options)
-            except UsageError as error:
-                raise TaskError(str(error)) from error
-        return self._needy[key] or (self._config.verifier.chosen() is None and declared.sandbox)
+        try:
+            found = self._find_verifier(verifier.plugin, verifier.options)
+        except UsageError as error:
+            raise TaskError(str(error)) from error
+        return getattr(found, "needs_environment", True) or (self._config.verifier.chosen() is None and declared.sandbox)
 
     def _resources(self, asked: TaskEnvironmentConfig) -> Resources:
         job = self._config.environment

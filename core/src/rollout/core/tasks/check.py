@@ -10,12 +10,15 @@ from typing import Literal, NamedTuple
 from rollout.core.config.load import load_task_config
 from rollout.core.errors import TaskError, TaskNotFoundError
 from rollout.core.tasks.check_dataset import Place, check_dataset, check_verifier, line_of_key
-from rollout.core.tasks.dataset_folder import DatasetFolder
+from rollout.core.tasks.dataset_folder import DATASET, DatasetFolder
 from rollout.core.tasks.directory import LoadedDataset, load_dataset
 from rollout.core.tasks.task import CONFIG, INSTRUCTION, SOLUTIONS, LoadedTask, examine
 from rollout.core.tasks.tree import walk
 from rollout.core.tasks.verifier_declaration import TEST_SCRIPT
-from rollout.core.types import Struct
+from rollout.core.types import Struct, TaskOutline
+
+NO_SOLUTION = "no-solution"
+"""Code of a finding: the task has no solution."""
 
 Severity = Literal["error", "warning"]
 
@@ -77,8 +80,13 @@ def check_paths(paths: Sequence[Path]) -> Checked:
         if dataset.rows is not None:
             continue
         root = path.resolve()
+        known: set[tuple[str, int | None, str]] = set()
         for task in dataset.tasks:
-            findings += check_task(task, path / task.path.relative_to(root) if task.path.is_relative_to(root) else task.path)
+            shown = path / task.path.relative_to(root) if task.path.is_relative_to(root) else task.path
+            # What is wrong with what tasks share is said once.
+            new = {(found.file, found.line, found.message): found for found in check_task(task, shown)}
+            findings += [found for place, found in new.items() if place not in known]
+            known.update(new)
         for folder, error in dataset.invalid:
             findings += _faults(folder, dataset.folder) or [
                 Finding(severity="error", code="dataset", task=folder.name, file=str(folder), message=_after(str(error), folder))
@@ -179,11 +187,11 @@ class _Inspection:
         tests = list(self._below("tests"))
         for step in self._task.config.steps:
             tests += self._below(f"steps/{step.name}/tests")
-        if self._task.verifier.plugin == "python":
-            folders = (self._shown, *((self._task.dataset.path,) if self._task.dataset else ()))
-            yield from (
-                _finding_at(place, self._task.name) for place in check_verifier(self._task.verifier, folders, Path(CONFIG))
-            )
+        dataset = self._task.dataset
+        outline = TaskOutline(directory=self._shown, dataset_directory=dataset.path if dataset else None)
+        files = [self._shown / CONFIG, *((dataset.path / DATASET,) if dataset else ())]
+        for place in check_verifier(self._task.verifier, outline, files):
+            yield _finding_at(place, self._task.name)
         # A test may leave the reward to a program that the environment brings along.
         scripted = self._task.verifier.plugin == "script"
         if scripted and not any(b"reward" in self._read(path).lower() for path in [*tests, *self._below("environment")]):
@@ -201,7 +209,7 @@ class _Inspection:
     def _solution(self) -> Iterator[Finding]:
         if not self._task.has_solution:
             yield self._finding(
-                "no-solution", "", "no solution/solve.sh: the oracle agent cannot prove that the task can be solved"
+                NO_SOLUTION, "", "no solution/solve.sh: the oracle agent cannot prove that the task can be solved"
             )
 
     def _lfs(self) -> Iterator[Finding]:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from rollout.core.config.task import VERIFIER_KINDS
+from rollout.core.errors import ConfigError, UsageError, boundary
+from rollout.core.plugins import decode_options, find
 from rollout.core.tasks.dataset_folder import DATASET
 from rollout.core.tasks.directory import LoadedDataset
 from rollout.core.tasks.images import FOLDER
 from rollout.core.tasks.rows import RowDataset
 from rollout.core.tasks.template import TEMPLATE
-from rollout.core.tasks.verifier_declaration import DeclaredVerifier, module_file
+from rollout.core.tasks.verifier_declaration import DeclaredVerifier
+from rollout.core.types import TaskFault, TaskOutline
 
 _BRACES = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
 
@@ -39,25 +42,35 @@ def check_dataset(loaded: LoadedDataset) -> Iterator[Place]:
         yield Place("warning", "dataset.toml", file, line_of_key(source, warning.partition(":")[0]), warning)
     if loaded.rows is not None:
         yield from _check_rows(loaded, loaded.rows, source)
-        yield from check_verifier(loaded.rows.verifier, (loaded.path,), file)
+        yield from check_verifier(loaded.rows.verifier, TaskOutline(directory=loaded.path, is_row=True), [file])
 
 
-def check_verifier(verifier: DeclaredVerifier, folders: tuple[Path, ...], declared_in: Path) -> Iterator[Place]:
-    """Whether a Python verifier can be read, and has the function that is named."""
-    module = verifier.options.get("module")
-    if verifier.plugin != "python" or not isinstance(module, str):
-        return
-    file = next((found for folder in folders if (found := module_file(folder, module)) is not None), None)
-    if file is None:
-        return
+def check_verifier(verifier: DeclaredVerifier, outline: TaskOutline, files: Sequence[Path]) -> Iterator[Place]:
+    """What speaks against a verifier before it is used: it is not installed, its options, or what it says itself.
+
+    `files`: the task.toml and the dataset.toml that may declare it.
+    """
+    declared_in, line = _declaration(files)
     try:
-        tree = ast.parse(file.read_bytes(), str(file))
-    except (SyntaxError, ValueError) as error:
-        yield Place("error", "verifier", file, getattr(error, "lineno", None), f"is not Python: {getattr(error, 'msg', error)}")
+        plugin = find("verifiers", verifier.plugin)
+        with boundary(ConfigError, "verifier"):
+            made = plugin.cls(decode_options(plugin, verifier.options, "verifier"))
+    except UsageError as error:
+        yield Place("error", "verifier", declared_in, line, str(error))
         return
-    name = str(verifier.options.get("function", "evaluate")).partition(".")[0]
-    if not _defines(tree, name):
-        yield Place("error", "verifier", file, None, f"has no `{name}`, which verifies (declared in {declared_in.name})")
+    ask: Callable[[TaskOutline], Iterable[TaskFault]] = getattr(made, "task_faults", lambda task: ())
+    for fault in ask(outline):
+        place = (declared_in, line) if fault.file is None else (fault.file, fault.line)
+        yield Place("error", "verifier", *place, fault.message)
+
+
+def _declaration(files: Sequence[Path]) -> tuple[Path, int | None]:
+    """The file and line that say what verifies; the first file when none does."""
+    for key in (*(f"verifier.{kind}" for kind in VERIFIER_KINDS), "evaluation", "verifier"):
+        for file in files:
+            if file.is_file() and (line := line_of_key(file.read_text("utf-8-sig", "replace"), key)) is not None:
+                return file, line
+    return files[0], None
 
 
 def _check_rows(loaded: LoadedDataset, rows: RowDataset, source: str) -> Iterator[Place]:
@@ -96,20 +109,6 @@ def _check_images(loaded: LoadedDataset, rows: RowDataset) -> Iterator[Place]:
             for name in value if isinstance(value, list) else (value,):
                 if isinstance(name, str) and name.startswith(FOLDER) and not (rows.folder.path / name).is_file():
                     yield Place("warning", "image", shown, line, f"{name[:120]} is not there, and the agent will not see it")
-
-
-def _defines(tree: ast.Module, name: str) -> bool:
-    """Whether a module has a name at its top, as far as can be told without running it."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name == name:
-            return True
-        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store):
-            return True
-        if isinstance(node, ast.Import | ast.ImportFrom) and any(
-            (alias.asname or alias.name.partition(".")[0]) in (name, "*") for alias in node.names
-        ):
-            return True
-    return False
 
 
 def line_of_key(source: str, path: str) -> int | None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rollout.core.config.dataset import DatasetFile
+from rollout.core.config.rewards import rewards_options
 from rollout.core.config.task import TaskVerifierConfig
 from rollout.core.errors import TaskError
 
@@ -32,8 +33,8 @@ def declared_verifier(
 ) -> DeclaredVerifier | None:
     """The verifier of a task, or None when there is none. `config` is its `[verifier]` over its data set's.
 
-    `script` wins over `module`, that over `name`, that over `import_path`. Without any of them: the task's tests/test.sh, its
-    tests/evaluate.py, the data set's tests/evaluate.py, the data set's tests/test.sh.
+    `script` wins over `module`, that over `name`, that over `import_path`, that over `rewards` and `rubric`. Without any of
+    them: the task's tests/test.sh, its tests/evaluate.py, the data set's tests/evaluate.py, the data set's tests/test.sh.
 
     Raises:
         TaskError: what is declared is not there.
@@ -48,6 +49,8 @@ def declared_verifier(
         return DeclaredVerifier("rewards", {"rewards": [config.name]})
     if config.import_path is not None:
         return DeclaredVerifier("python", {"import_path": config.import_path}, sandbox=has_environment)
+    if (options := rewards_options(config.rewards, config.rubric)) is not None:
+        return DeclaredVerifier("rewards", options)
     if dataset is not None and dataset.evaluation is not None:
         return _module(dataset.evaluation.module, dataset.evaluation.function, folders, has_environment)
     for folder, name in (

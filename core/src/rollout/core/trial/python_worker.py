@@ -260,21 +260,33 @@ def call_by_name(function: Any, known: Mapping[str, Any]) -> Any:
 @lru_cache(maxsize=64)
 def _parameters(function: Any, known: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The names of what is passed by position, and by name."""
-    by_place = ("task", "episode"), ()
     try:
-        parameters = list(inspect.signature(function).parameters.values())
+        signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return by_place
+        return _BY_PLACE
+    return parameters_of(signature, known, getattr(function, "__name__", "the verifier"))
+
+
+_BY_PLACE: tuple[tuple[str, ...], tuple[str, ...]] = ("task", "episode"), ()
+
+
+def parameters_of(signature: inspect.Signature, known: tuple[str, ...], called: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of what a function of that signature is passed by position, and by name.
+
+    Raises:
+        Rejected: it wants something that there is not.
+    """
+    parameters = list(signature.parameters.values())
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     required = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
     named = [p.name for p in parameters if p.name in known and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if not named and len(positional) >= 2 and len(required) <= 2 and all(p in positional[:2] for p in required):
-        return by_place
+        return _BY_PLACE
     missing = [p.name for p in required if p.name not in known]
     if missing:
         raise Rejected(
-            f"{getattr(function, '__name__', 'the verifier')} wants `{'`, `'.join(missing)}`; "
+            f"{called} wants `{'`, `'.join(missing)}`; "
             f"there are {', '.join(known)}" + ("" if "sandbox" in known else " (no environment, so no `sandbox`)")
         )
     if not named and takes_any:
