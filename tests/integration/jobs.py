@@ -63,6 +63,25 @@ def rollout(folder: Path, *arguments: str | Path, timeout: float = 120, **more: 
     )
 
 
+def memory_peak(folder: Path, job: Path) -> int:
+    """Run a job to its end; the peak resident memory of our process, in bytes."""
+    program = (
+        "import re, runpy, sys\n"
+        "try:\n    runpy.run_module('rollout', run_name='__main__')\n"
+        "finally:\n    print(*re.findall('VmHWM:\\\\s+(\\\\d+)', open('/proc/self/status').read()), file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(job), "--display", "none"],
+        cwd=folder,
+        env=environ(folder),
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    return int(done.stderr.splitlines()[-1]) * 1024  # not ru_maxrss, which counts what our parent had when it forked
+
+
 def trial_results(job_dir: Path) -> dict[str, dict[str, Any]]:
     """The lines of trials.jsonl by trial; a trial that finished twice is an error."""
     results: dict[str, dict[str, Any]] = {}
@@ -71,3 +90,17 @@ def trial_results(job_dir: Path) -> dict[str, dict[str, Any]]:
         assert record["trial_id"] not in results, f"{record['trial_id']} finished twice"
         results[record["trial_id"]] = record
     return results
+
+
+def host_processes(needle: str) -> list[int]:
+    """Processes of the machine whose command line holds `needle`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+            except OSError:
+                continue
+            if needle in command:
+                found.append(int(entry.name))
+    return found

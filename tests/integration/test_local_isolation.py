@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from integration.jobs import host_processes
 from rollout.builtin.local import LocalBackend, LocalOptions
 from rollout.core.errors import EnvironmentLostError, TeardownError
 from rollout.core.protocols import BackendContext
@@ -49,20 +50,6 @@ async def environment(tmp_path: Path) -> AsyncIterator[SandboxEnvironment]:
     yield environment
     await environment.stop()
     await backend.aclose()
-
-
-def host_processes(needle: str) -> list[int]:
-    """Processes of the machine whose command line holds `needle`."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
-            except OSError:
-                continue
-            if needle in command:
-                found.append(int(entry.name))
-    return found
 
 
 async def eventually_gone(needle: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,9 +19,10 @@ MAX_STREAM_BYTES = 256 * 1024 * 1024
 class PhaseOutput:
     """An OutputSink that appends to `stdout.txt` and `stderr.txt` of a folder; a stream without output has no file."""
 
-    def __init__(self, folder: Path, redactor: Redactor) -> None:
+    def __init__(self, folder: Path, redactor: Redactor, warn: Callable[[str], None] = lambda message: None) -> None:
         self._folder = folder
         self._redactor = redactor
+        self._warn = warn
         self._streams: dict[Stream, RedactingStream] = {}
         self._descriptors: list[int] = []
         self._written: dict[Stream, int] = {}
@@ -35,7 +37,7 @@ class PhaseOutput:
             self.error = self.error or error
 
     def close(self) -> None:
-        """Flush and close both files.
+        """Flush and close both files; what was cut is told.
 
         Raises:
             StoreError: something could not be written.
@@ -45,9 +47,13 @@ class PhaseOutput:
                 stream.close()
         except StoreError as error:
             self.error = self.error or error
+        for name, written in self._written.items():
+            if written > MAX_STREAM_BYTES:
+                kept = f"the first {MAX_STREAM_BYTES >> 20} MiB of {written >> 20} MiB are kept"
+                self._warn(f"{self._folder.name}/{name}.txt was cut: {kept}")
         for descriptor in self._descriptors:
             os.close(descriptor)
-        self._streams, self._descriptors = {}, []
+        self._streams, self._descriptors, self._written = {}, [], {}
         if self.error is not None:
             raise self.error
 
@@ -61,11 +67,11 @@ class PhaseOutput:
 
         def write(data: bytes) -> None:
             room = MAX_STREAM_BYTES - self._written[stream]
-            if room <= 0:
+            self._written[stream] += len(data)
+            if room < 0:
                 return
             if len(data) > room:
                 data = data[:room] + f"\n[rollout: cut here, more than {MAX_STREAM_BYTES >> 20} MiB]\n".encode()
-            self._written[stream] += len(data)
             with storing(path):
                 while data:
                     data = data[os.write(descriptor, data) :]

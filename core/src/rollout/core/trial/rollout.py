@@ -387,7 +387,7 @@ class Rollout:
         if spec.verifier.disable:
             return
         plugin, options = self._services.verifier(spec.verifier)
-        output = PhaseOutput(self.directory / "verifier", self._services.redactor)
+        output = PhaseOutput(self.directory / "verifier", self._services.redactor, self._journal.warn)
         try:
             async with (
                 self._phase("verifier"),
@@ -507,7 +507,7 @@ class Rollout:
         phase = "agent" if "agent_setup_ended_at" in self._journal.times else "setup"
         output = self._outputs.get(phase)
         if output is None:
-            output = self._outputs[phase] = PhaseOutput(self.directory / phase, self._services.redactor)
+            output = self._outputs[phase] = PhaseOutput(self.directory / phase, self._services.redactor, self._journal.warn)
         output(stream, chunk)
 
     def _close_output(self, phase: str) -> None:
