@@ -11,7 +11,8 @@ import socket
 import stat
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,15 @@ def _close(clients: Sequence[paramiko.SSHClient], programs: Sequence[paramiko.Pr
         process.communicate()  # which closes its pipes and waits for it
 
 
+@contextmanager
+def _broken_pipe() -> Iterator[None]:
+    """What paramiko raises when a connection dies while something is sent, as a stream says it."""
+    try:
+        yield
+    except (paramiko.SSHException, EOFError) as error:
+        raise BrokenPipeError(errno.EPIPE, _words(error)) from error
+
+
 class ChannelWire:
     """A channel as the byte stream of a relay. Closes the connection with it."""
 
@@ -113,7 +123,8 @@ class ChannelWire:
         self._said = b""
 
     def send(self, data: bytes) -> None:
-        self._channel.sendall(data)
+        with _broken_pipe():
+            self._channel.sendall(data)
 
     def receive(self) -> bytes:
         data = self._channel.recv(1 << 18)
@@ -121,7 +132,8 @@ class ChannelWire:
         return data
 
     def end(self) -> None:
-        self._channel.shutdown_write()
+        with _broken_pipe():
+            self._channel.shutdown_write()
 
     def said(self) -> str:
         self._listen()

@@ -64,9 +64,8 @@ class Init:
                     return
                 if descriptor == self.wakeup:
                     os.read(self.wakeup, 4096)
-                    if self.ending():
+                    if not self.reap():
                         return
-                    self.reap()
                 elif descriptor == self.control.fileno():
                     received = channel.receive(self.control)
                     if received is None:
@@ -109,14 +108,18 @@ class Init:
         self.drains.discard(descriptor)
         os.close(descriptor)
 
-    def reap(self) -> None:
+    def reap(self) -> bool:
+        """Tell of the commands that have ended. False when they were killed with everything else, which says nothing of them."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                return
+                return True
             if pid == 0:
-                return
+                return True
+            # Asked after the command's end was seen: what kills everything begins before it kills the first.
+            if os.WIFSIGNALED(status) and self.ending():
+                return False
             request = self.commands.pop(pid, None)
             if request is not None:
                 code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
