@@ -74,13 +74,16 @@ def show_agent(name: str, as_job: bool) -> None:
 @click.argument("name")
 @click.option("--environment", "kind", default="local", show_default=True, help="Type of the environment to install it in.")
 @click.option("--image", help="Image to install it in, where the environment uses images.")
+@click.option("--option", "-o", "options", multiple=True, metavar="NAME=VALUE", help="An option of the environment; the value is YAML.")
 @click.option("--version", help="The agent's version, instead of the pinned one.")
 @click.option("--env", "-e", "variables", multiple=True, metavar="NAME[=VALUE]", help="For the installer.")
-def check_agent(name: str, kind: str, image: str | None, version: str | None, variables: tuple[str, ...]) -> None:
+def check_agent(
+    name: str, kind: str, image: str | None, options: tuple[str, ...], version: str | None, variables: tuple[str, ...]
+) -> None:
     """Install NAME in an environment and ask it for its version."""
     manifest = manifest_of(name)
     with tempfile.TemporaryDirectory(prefix="rollout-check-") as folder:
-        code = asyncio.run(_check(manifest, kind, image, version, _variables(variables), Path(folder)))
+        code = asyncio.run(_check(manifest, kind, image, _options(options), version, _variables(variables), Path(folder)))
     raise SystemExit(code)
 
 
@@ -132,7 +135,13 @@ def _needs(manifest: Manifest) -> str:
 
 
 async def _check(
-    manifest: Manifest, kind: str, image: str | None, version: str | None, more: dict[str, str], folder: Path
+    manifest: Manifest,
+    kind: str,
+    image: str | None,
+    options: dict[str, Any],
+    version: str | None,
+    more: dict[str, str],
+    folder: Path,
 ) -> int:
     from rollout.core.config.interpolate import expand
     from rollout.core.plugins import decode_options, find
@@ -144,7 +153,7 @@ async def _check(
     context = BackendContext(
         job_id="agents-check", work_dir=folder / "work", cache_dir=folder / "cache", concurrency=1, base_dir=Path.cwd()
     )
-    backend = plugin.cls(decode_options(plugin, {}, "environment"), context)
+    backend = plugin.cls(decode_options(plugin, options, "environment"), context)
     spec = EnvironmentSpec(task_name=manifest.name, directory=None, digest="check", docker_image=image, workdir="/tmp")
 
     def sink(stream: str, chunk: bytes) -> None:
@@ -174,6 +183,21 @@ async def _check(
         await backend.aclose()
     click.echo(f"{manifest.name}: installed, and it runs")
     return 0
+
+
+def _options(given: tuple[str, ...]) -> dict[str, Any]:
+    import yaml
+
+    found = {}
+    for text in given:
+        name, is_given, value = text.partition("=")
+        if not is_given:
+            raise UsageError(f"--option {text}: write NAME=VALUE")
+        try:
+            found[name] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise UsageError(f"--option {name}: the value is no YAML") from error
+    return found
 
 
 def _variables(given: tuple[str, ...]) -> dict[str, str]:

