@@ -13,16 +13,22 @@ import re
 import shutil
 import subprocess
 import sys
+from base64 import b64encode
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from connect_proxy import connect_proxy
 from rollout.core.atif import AtifTrajectory, decode_atif
 from rollout.testing.modelserver import ModelServer, Question, Recorded, Say, ToolUse
 
 TASK = Path(__file__).parents[1] / "examples" / "quickstart" / "tasks" / "fix-interval-merge"
 SOLUTION = (TASK / "solution" / "solve.sh").read_text()
 KEY = "sk-Zq81-not-a-real-key-7Hd2"
+MORE = {'"no-network"': '"public"', '"512Mi"': '"4Gi"', '"1Gi"': '"10Gi"', "timeout_sec = 120.0": "timeout_sec = 600.0"}
+"""What agents need of the task that its solution does not."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,8 @@ def script(question: Question) -> Say | ToolUse:
         return Say("It is solved.")
     if question.turn == 1:
         return ToolUse("bash", {"command": "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"})
-    command = f"cat > /tmp/solve.sh <<'END-OF-SCRIPT'\n{SOLUTION}\nEND-OF-SCRIPT\nbash /tmp/solve.sh"
+    coded = b64encode(SOLUTION.encode()).decode()  # some agents run nothing that looks like a command substitution
+    command = f"echo {coded} | base64 -d > /tmp/solve.sh && bash /tmp/solve.sh"
     described = {"command": command, "description": "Solve it"}
     return ToolUse(
         "Bash",
@@ -103,26 +110,33 @@ def script(question: Question) -> Say | ToolUse:
 
 
 def run(
-    folder: Path, agents: list[str], environment: dict[str, Any], *, address: str = "127.0.0.1", env: dict[str, str] | None = None
+    folder: Path, agents: Iterable[str], environment: dict[str, Any], *, address: str = "127.0.0.1", proxy: bool = False
 ) -> Ran:
-    """One job of these agents; the sandboxes reach this machine at `address`. `env` is for the agents."""
-    return asyncio.run(_run(folder, agents, environment, address, env or {}))
+    """One job of these agents; the sandboxes reach this machine at `address`, and package indexes only by a `proxy` there."""
+    return asyncio.run(_run(folder, agents, environment, address, proxy))
 
 
-async def _run(folder: Path, agents: list[str], environment: dict[str, Any], address: str, env: dict[str, str]) -> Ran:
-    shutil.copytree(TASK, folder / "tasks" / TASK.name)
-    toml = folder / "tasks" / TASK.name / "task.toml"
-    limits = {'"no-network"': '"public"', '"512Mi"': '"4Gi"', '"1Gi"': '"10Gi"', "timeout_sec = 120.0": "timeout_sec = 600.0"}
-    text = toml.read_text()
-    for old, new in limits.items():
+async def _run(folder: Path, agents: Iterable[str], environment: dict[str, Any], address: str, proxy: bool) -> Ran:
+    tasks = folder / "tasks" / TASK.name
+    shutil.copytree(TASK, tasks)
+    text = (tasks / "task.toml").read_text()
+    for old, new in MORE.items():
+        assert old in text
         text = text.replace(old, new)
-    toml.write_text(text)
-    async with ModelServer(script, host="0.0.0.0" if address != "127.0.0.1" else address) as server:
-        blocks = []
-        for name in agents:
-            url = f"http://{address}:{server.port}/{name}{AGENTS[name].path}"
-            options = {"model": AGENTS[name].model, "base_url": url}
-            blocks.append({"name": name, "options": options, "env": {**package_managers(), **env}})
+    (tasks / "task.toml").write_text(text)
+    env = package_managers()
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(ModelServer(script, host=address))
+        if proxy:
+            env |= {"HTTPS_PROXY": await stack.enter_async_context(connect_proxy(address)), "NO_PROXY": address}
+        blocks = [
+            {
+                "name": name,
+                "options": {"model": AGENTS[name].model, "base_url": f"{server.url}/{name}{AGENTS[name].path}"},
+                "env": env,
+            }
+            for name in agents
+        ]
         job = {"name": "job", "n_concurrent_trials": 2, "environment": environment, "agents": blocks, "datasets": [{"path": "tasks"}]}
         (folder / "job.json").write_text(json.dumps(job))
         environ = {name: value for name, value in os.environ.items() if not name.endswith(("_API_KEY", "_BASE_URL"))}

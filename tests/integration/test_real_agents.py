@@ -16,7 +16,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     require("agents")
     require("local")
     folder: Path = tmp_path_factory.mktemp("agents")
-    return real_agents.run(folder, list(AGENTS), {"type": "local"})
+    return real_agents.run(folder, AGENTS, {"type": "local"})
 
 
 @pytest.mark.parametrize("agent", AGENTS)

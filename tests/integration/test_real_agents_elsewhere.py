@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 import real_agents
+import ssh_machines
 from real_agents import Ran
-from require import require
+from require import APPTAINER, require
 
+SSH_BRIDGE = "10.213.77.1"
+"""This machine, as those of components/ssh.sh see it; they reach nothing else."""
 DOCKER = ("claude", "codex")
 
 
@@ -26,9 +29,29 @@ def containers(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     require("docker")
     environment = {"type": "docker", "options": {"mounts": real_agents.authorities()}}
     folder: Path = tmp_path_factory.mktemp("docker")
-    return real_agents.run(folder, list(DOCKER), environment, address=bridge())
+    return real_agents.run(folder, DOCKER, environment, address=bridge())
 
 
 @pytest.mark.parametrize("agent", DOCKER)
 def test_it_solves_a_task_in_a_container(agent: str, containers: Ran) -> None:
     real_agents.check(containers, agent)
+
+
+@pytest.mark.needs("agents", "apptainer")
+def test_it_solves_a_task_in_a_sif(tmp_path: Path) -> None:
+    options = {
+        "program": str(APPTAINER / "usr/bin/apptainer"),
+        "bases": {"python:3.12-bookworm": str(APPTAINER / "base.sif")},
+        "cache": str(tmp_path / "images"),
+        "scratch": str(tmp_path / "scratch"),
+        "mounts": real_agents.authorities(),
+    }
+    ran = real_agents.run(tmp_path, ["gemini"], {"type": "apptainer", "options": options})
+    real_agents.check(ran, "gemini")
+
+
+@pytest.mark.needs("agents", "ssh")
+def test_it_solves_a_task_on_a_machine_behind_a_proxy(tmp_path: Path) -> None:
+    environment = {"type": "ssh", "options": ssh_machines.options(15)}
+    ran = real_agents.run(tmp_path, ["codex"], environment, address=SSH_BRIDGE, proxy=True)
+    real_agents.check(ran, "codex")
