@@ -136,7 +136,7 @@ async def _run(folder: Path, agents: Iterable[str], environment: dict[str, Any],
             }
             for name in agents
         ]
-        job = {"name": "job", "n_concurrent_trials": 2, "environment": environment, "agents": blocks, "datasets": [{"path": "tasks"}]}
+        job = {"name": "job", "environment": environment, "agents": blocks, "datasets": [{"path": "tasks"}]}
         (folder / "job.json").write_text(json.dumps(job))
         environ = {name: value for name, value in os.environ.items() if not name.endswith(("_API_KEY", "_BASE_URL"))}
         environ |= {"ROLLOUT_CACHE_DIR": str(folder / "cache")}
@@ -161,7 +161,7 @@ def check(ran: Ran, agent: str) -> None:
     assert trajectory.extra["rollout"]["trust"] == "reported", ran.told(agent)
     assert "room-booking" in str(trajectory.steps[0].message)
     assert any("I will solve it in one go." in str(step.message) for step in trajectory.steps if step.source == "agent")
-    step, call = [(step, call) for step in trajectory.steps for call in step.tool_calls or ()][0]
+    step, call = next((step, call) for step in trajectory.steps for call in step.tool_calls or ())
     assert ("intervals.py" if AGENTS[agent].edits else "solve.sh") in json.dumps(call.arguments)
     assert step.observation is not None
     assert step.observation.results[0].source_call_id == call.tool_call_id

@@ -74,7 +74,9 @@ def show_agent(name: str, as_job: bool) -> None:
 @click.argument("name")
 @click.option("--environment", "kind", default="local", show_default=True, help="Type of the environment to install it in.")
 @click.option("--image", help="Image to install it in, where the environment uses images.")
-@click.option("--option", "-o", "options", multiple=True, metavar="NAME=VALUE", help="An option of the environment; the value is YAML.")
+@click.option(
+    "--option", "-o", "options", multiple=True, metavar="NAME=VALUE", help="An option of the environment; the value is YAML."
+)
 @click.option("--version", help="The agent's version, instead of the pinned one.")
 @click.option("--env", "-e", "variables", multiple=True, metavar="NAME[=VALUE]", help="For the installer.")
 def check_agent(
