@@ -48,6 +48,7 @@ AGENTS = {
     "gemini": RealAgent("gemini-2.5-flash"),
     "opencode": RealAgent("anthropic/claude-sonnet-4-5", "/v1"),
     "mini-swe-agent": RealAgent("openai/scripted", "/v1"),
+    "aider": RealAgent("openai/scripted", "/v1", edits=True),
 }
 
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from rollout import ConfigError
+from integration.jobs import rollout, write_job, write_task
+from rollout import ConfigError, PluginError
 from rollout.testing import AgentSuite
 from rollout_agents import ManifestAgent, ManifestOptions, agent_from, manifests
-from rollout_agents.agent import FileAgent, execute_script, install_script
+from rollout_agents.agent import FileAgent, FileOptions, execute_script, install_script
 from rollout_agents.manifest import decode_manifest
 
 SECRET = "sk-Zq81-not-a-real-key-7Hd2"
@@ -67,6 +68,22 @@ def test_a_missing_variable_is_named_before_anything_starts(name: str) -> None:
     for variable in given:
         assert from_host[variable] == f"${{{variable}}}"
     assert not set(agent.agent_env(options, given, {})) & set(given), "what the job gives stays as it is"
+
+
+def test_the_variables_that_all_agents_of_a_job_lack_are_named_at_once(tmp_path: Path) -> None:
+    write_task(tmp_path / "tasks" / "a")
+    job = write_job(tmp_path, {"agents": [{"name": "amp"}, {"name": "cursor"}, {"name": "oracle"}]})
+    done = rollout(tmp_path, "run", job, AMP_API_KEY="", CURSOR_API_KEY="")
+    assert done.returncode == 2
+    for name, variable in (("amp", "AMP_API_KEY"), ("cursor", "CURSOR_API_KEY")):
+        assert f"agent {name} needs {variable}: set it" in done.stderr
+    assert not (tmp_path / "jobs").exists()
+
+
+def test_a_reader_that_nobody_has_stops_a_manifest_before_it_starts() -> None:
+    manifest = {"name": "mine", "execute": "true", "trajectory": "nowhere"}
+    with pytest.raises(PluginError, match="no reader 'nowhere' is installed"):
+        FileAgent.agent_env(FileOptions(manifest=manifest), {}, {})
 
 
 @pytest.mark.parametrize("name", manifests.names())

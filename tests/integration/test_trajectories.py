@@ -13,7 +13,7 @@ import pytest
 
 import harbor_models
 from integration.jobs import write_job, write_task
-from rollout import AtifMetrics, TrajectoryBuilder, TrajectoryReport, TrialResult, Usage, decode_atif, run_job
+from rollout import AgentLogs, AtifMetrics, TrajectoryBuilder, TrajectoryReport, TrialResult, Usage, decode_atif, run_job
 from rollout.core.job.events import Event, TrialFinished
 from rollout.core.plugins import override
 from rollout.core.types import AgentTurn, Command, ExecResult
@@ -87,7 +87,7 @@ async def test_a_trajectory_that_the_agent_wrote_itself_is_kept_with_its_usage(t
     made = trajectory(folder)
     assert [step["message"] for step in made["steps"]] == ["go", "gone"]
     assert made["agent"]["version"] == "3"
-    assert {"trust": "reported", "native": "logs/agent"}.items() <= made["extra"]["rollout"].items()
+    assert {"trust": "reported", "native": "logs/agent/trajectory.json"}.items() <= made["extra"]["rollout"].items()
     assert result.usage == Usage(input_tokens=7, output_tokens=2, cost_usd=0.25)
     assert (result.cost, made["final_metrics"]["total_cost_usd"]) == (0.25, 0.25)
     assert (folder / "logs" / "agent" / "trajectory.json").exists(), "the native log stays"
@@ -161,7 +161,7 @@ async def test_reading_does_not_stop_the_other_trials(tmp_path: Path) -> None:
     loop = asyncio.get_running_loop()
     _, folder = await told(tmp_path, slow)
     assert loop_turns == [1] and released.is_set()
-    assert trajectory(folder)["steps"][0]["message"] == "late"
+    assert trajectory(folder)["steps"][-1]["message"] == "late"
 
 
 async def test_what_an_agent_did_before_its_deadline_is_kept(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ async def test_what_an_agent_did_before_its_deadline_is_kept(tmp_path: Path) -> 
     result, folder = await told(tmp_path, lambda logs: small("so far", prompt_tokens=11), world, override_timeout_sec=0.2)
     assert result.error is not None and result.error.type == "agent_execution_timeout"
     made = trajectory(folder)
-    assert made["steps"][0]["message"] == "so far"
+    assert made["steps"][-1]["message"] == "so far"
     assert made["extra"]["rollout"]["error"] == "agent_execution_timeout"
     assert result.usage == Usage(input_tokens=11)
 
@@ -213,15 +213,18 @@ async def test_the_answer_and_usage_of_an_agent_that_gives_them_are_steps_and_to
 
 
 async def test_a_reader_is_a_plugin_that_a_job_names(tmp_path: Path) -> None:
-    def read(logs: Path) -> Any:
+    def read(logs: AgentLogs) -> Any:
+        file = logs.file("log.txt")
+        assert file is not None
         made = TrajectoryBuilder(name="lines")
-        made.agent((logs / "log.txt").read_text())
+        made.agent(file.read_text())
         return made.build()
 
     world = FakeWorld(commands={"execute.sh": leaves("log.txt", "hello")})
     with override("readers", "lines", read):
         _, folder = await run(tmp_path, world, agents=[{**SCRIPT[0], "trajectory": "lines"}])
-    assert trajectory(folder)["steps"][0]["message"] == "hello"
+    told, said = trajectory(folder)["steps"]
+    assert (said["message"], told["source"]) == ("hello", "user"), "what it was told is added"
 
 
 async def test_a_reader_that_nobody_has_stops_the_job_before_it_starts(tmp_path: Path) -> None:

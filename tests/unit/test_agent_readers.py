@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from rollout import TrajectoryBuilder, Usage
 from rollout.core.atif import decode_atif
-from rollout_agents.readers import READERS, read_claude, read_codex, read_gemini, read_mini_swe_agent, read_opencode
+from rollout_agents.readers import read_aider, read_claude, read_codex, read_gemini, read_mini_swe_agent, read_opencode
 
-ALL = [pytest.param(read, id=name) for name, read in READERS.items() if read is not None]
+ALL = [read_claude, read_codex, read_gemini, read_opencode, read_mini_swe_agent, lambda log: read_aider(log, log)]
 KEYS = ["type", "message", "content", "item", "usage", "part", "state", "tokens", "cache", "read", "input", "output", "stats"]
 KEYS += ["role", "messages", "tool_calls", "function", "arguments", "id", "text", "info", "model_stats", "extra", "response"]
 KINDS = ["assistant", "user", "result", "item.completed", "turn.completed", "tool_use", "tool_result", "step_finish", "text"]
@@ -63,11 +63,10 @@ def test_claude() -> None:
         },
     )
     reading = read_claude(b"noise\n" + log)
-    assert [step.model_response for step in reading.steps] == ["Look.", ""]
+    assert [step.model_response for step in reading.steps] == ["Look.", "", "Done."]
     assert reading.steps[1].action == {"id": "t1", "name": "Bash", "arguments": {"c": 1}}
     assert reading.steps[1].observation == "hi"
     assert reading.usage == Usage(input_tokens=10, output_tokens=7, cached_tokens=3, cost_usd=0.25)
-    assert reading.output == "Done."
 
 
 def test_a_log_that_was_cut_tells_what_is_left() -> None:
@@ -87,7 +86,7 @@ def test_codex() -> None:
     )
     assert reading.steps[0].action == {"id": "i1", "name": "shell", "arguments": {"command": "ls"}}
     assert reading.steps[0].observation == {"output": "a\n", "exit_code": 0}
-    assert (reading.output, len(reading.steps)) == ("Done.", 2)
+    assert (reading.steps[-1].model_response, len(reading.steps)) == ("Done.", 2)
     assert reading.usage == Usage(input_tokens=10, output_tokens=3, cached_tokens=4)
 
 
@@ -119,7 +118,7 @@ def test_opencode() -> None:
     )
     assert reading.steps[0].action == {"id": "c", "name": "bash", "arguments": {"command": "ls"}}
     assert reading.usage == Usage(input_tokens=20, output_tokens=4, cached_tokens=12, cost_usd=1.0)
-    assert reading.output == "Done."
+    assert reading.steps[-1].model_response == "Done."
 
 
 def test_mini_swe_agent() -> None:
@@ -134,3 +133,16 @@ def test_mini_swe_agent() -> None:
     assert reading.steps[1].action == {"id": "c", "name": "bash", "arguments": {"command": "ls"}}
     assert reading.steps[1].observation == "a"
     assert reading.usage == Usage(input_tokens=8, output_tokens=3, cost_usd=0.1)
+
+
+def test_aider() -> None:
+    chat = (
+        "\n# aider chat started at 2026-01-01 10:00:00\n\n> Aider v1  \n\n#### Go on.  \n####   \n\n"
+        "I will.\n\na.py\n```python\nx = 1\n```\n\n"
+        "> Tokens: 1.2k sent, 20 received.  \n> Applied edit to a.py  \n\nDone.\n"
+    )
+    sent = {"prompt_tokens": 1210, "completion_tokens": 20, "cost": 0.5}
+    reading = read_aider(chat.encode(), lines({"event": "launched"}, {"event": "message_send", "properties": sent}))
+    assert [step.model_response for step in reading.steps] == ["I will.\n\na.py\n```python\nx = 1\n```", "", "Done."]
+    assert reading.steps[1].action == {"id": "edit-1", "name": "edit", "arguments": {"path": "a.py"}}
+    assert reading.usage == Usage(input_tokens=1210, output_tokens=20, cost_usd=0.5)

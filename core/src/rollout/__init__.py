@@ -41,7 +41,7 @@ _MODULES = {
     "rollout.core.records": (
         "AgentSpec Budget Durations ErrorInfo TaskSpec Timeouts Timestamps TrialResult TrialSpec VerifierSpec"
     ),
-    "rollout.core.trajectories": "TrajectoryBuilder TrajectoryReader TrajectoryReport json_lines",
+    "rollout.core.trajectories": "AgentLogs TrajectoryBuilder TrajectoryReader TrajectoryReport json_lines",
     "rollout.core.trial.rubric": "Rubric",
     "rollout.core.types": (
         "AgentTurn Command DatasetInfo EnvironmentSpec ExecResult MetricValue OutputSink Resources RewardEvent Score Stream "

@@ -119,6 +119,7 @@ from rollout.core.records import Timestamps as Timestamps
 from rollout.core.records import TrialResult as TrialResult
 from rollout.core.records import TrialSpec as TrialSpec
 from rollout.core.records import VerifierSpec as VerifierSpec
+from rollout.core.trajectories import AgentLogs as AgentLogs
 from rollout.core.trajectories import TrajectoryBuilder as TrajectoryBuilder
 from rollout.core.trajectories import TrajectoryReader as TrajectoryReader
 from rollout.core.trajectories import TrajectoryReport as TrajectoryReport

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from rollout.core.errors import AgentInstallError
 from rollout.core.plugins import find
 from rollout.core.protocols import API_VERSION, AgentContext
-from rollout.core.trajectories import TrajectoryReport
+from rollout.core.trajectories import AgentLogs, TrajectoryReport
 from rollout.core.trial.script import run_script
 from rollout.core.trial.trajectory import read_with
 from rollout.core.types import AgentTurn, ExecResult, Struct
@@ -23,7 +23,7 @@ class ScriptOptions(Struct, frozen=True, kw_only=True):
     execute: str
     """Script that runs it once."""
     trajectory: str = "atif"
-    """Reader of the logs that it leaves in /logs/agent; `atif` reads the trajectory.json of an agent that writes one."""
+    """Reader of what it prints and leaves in /logs/agent; `atif` reads the trajectory.json of an agent that writes one."""
 
     def __post_init__(self) -> None:
         find("readers", self.trajectory)
@@ -82,8 +82,12 @@ class ScriptAgent:
         pass
 
     def trajectory(self, logs: Path) -> TrajectoryReport | None:
-        """What the agent's own log says, read by the reader that the options name; another agent names its own."""
-        return read_with(getattr(self.options, "trajectory", "atif"), logs)
+        """What the agent's own log says."""
+        return read_with(self.reader(), AgentLogs(logs, self.context.log_dir / "agent" / "stdout.txt"))
+
+    def reader(self) -> str:
+        """The reader of its logs: the one that the options name. Another agent names its own."""
+        return getattr(self.options, "trajectory", "atif")
 
     async def _run(self, script: str, record: str) -> ExecResult:
         context = self.context

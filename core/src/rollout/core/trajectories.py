@@ -41,9 +41,54 @@ class TrajectoryReport(Struct, frozen=True, kw_only=True):
     """The agent's own log in the trial's folder: `logs/agent/session.jsonl`."""
 
 
-TrajectoryReader = Callable[[Path], AtifTrajectory | None]
-"""Makes a trajectory of the logs that an agent left: the argument is the host's copy of `/logs/agent`. None: there is no log of
-this agent's. It reads files and does nothing else; whatever it raises costs the trajectory, never the trial."""
+class AgentLogs:
+    """What an agent left behind to be read: the host's copy of `/logs/agent`, and what it printed."""
+
+    def __init__(self, folder: Path | None, printed: Path | bytes | None = None) -> None:
+        """`printed`: what it wrote to its standard output, or the file that holds it."""
+        self._folder = folder
+        self._printed = printed
+        self.native: str | None = None
+        """The log that was read last, as a path in the trial's folder."""
+
+    def file(self, name: str) -> Path | None:
+        """A file below `/logs/agent`; None when there is none, or it is a link.
+
+        Raises:
+            ValueError: it is larger than 256 MiB.
+        """
+        found = _plain(self._folder / name) if self._folder is not None else None
+        if found is not None:
+            self.native = f"logs/agent/{name}"
+        return found
+
+    def printed(self) -> bytes:
+        """What the agent wrote to its standard output.
+
+        Raises:
+            ValueError: it is larger than 256 MiB.
+        """
+        if isinstance(self._printed, bytes):
+            return self._printed
+        found = _plain(self._printed) if self._printed is not None else None
+        if found is None:
+            return b""
+        self.native = "agent/stdout.txt"
+        return found.read_bytes()
+
+
+def _plain(file: Path) -> Path | None:
+    if file.is_symlink() or not file.is_file():
+        return None
+    if file.stat().st_size > MAX_TRAJECTORY_BYTES:
+        raise ValueError(f"{file.name} is larger than {MAX_TRAJECTORY_BYTES >> 20} MiB")
+    return file
+
+
+TrajectoryReader = Callable[[AgentLogs], AtifTrajectory | None]
+"""Makes a trajectory of the logs that an agent left. None: there is no log of this agent's. Its version and model may stay open
+(`unknown`, None), and so may what it was told: whoever knows adds that. A reader reads and does nothing else; whatever it
+raises costs the trajectory, never the trial."""
 
 
 class TrajectoryBuilder:
@@ -221,18 +266,14 @@ def totals(usage: Usage | None, steps: int) -> AtifFinalMetrics:
     )
 
 
-def read_atif(logs: Path) -> AtifTrajectory | None:
+def read_atif(logs: AgentLogs) -> AtifTrajectory | None:
     """The reader `atif`: an agent that writes `/logs/agent/trajectory.json` itself.
 
     Raises:
         ValueError: it is there, and is no trajectory.
     """
-    file = logs / "trajectory.json"
-    if file.is_symlink() or not file.is_file():
-        return None
-    if file.stat().st_size > MAX_TRAJECTORY_BYTES:
-        raise ValueError(f"{file.name} is larger than {MAX_TRAJECTORY_BYTES >> 20} MiB")
-    return decode_atif(file.read_bytes())
+    file = logs.file("trajectory.json")
+    return decode_atif(file.read_bytes()) if file is not None else None
 
 
 def json_lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rollout import API_VERSION, AgentContext, AgentTurn, ConfigError, ScriptAgent, Struct, TrajectoryBuilder, TrajectoryReport
+from msgspec.structs import replace
+
+from rollout import (
+    API_VERSION,
+    AgentContext,
+    AgentLogs,
+    AgentTurn,
+    ConfigError,
+    RolloutError,
+    ScriptAgent,
+    Struct,
+    TrajectoryReport,
+)
+from rollout.core.errors import AgentError, boundary
+from rollout.core.plugins import find
 from rollout_agents.manifest import Manifest, decode_manifest, read_manifest
-from rollout_agents.readers import READERS
 
 PREFIX = "/opt/rollout"
-MAX_LOG_BYTES = 256 * 1024 * 1024
 
 
 class ManifestOptions(Struct, frozen=True, kw_only=True):
@@ -57,8 +70,10 @@ class ManifestAgent(ScriptAgent):
 
         Raises:
             ConfigError: a variable is missing; the text names it.
+            PluginError: there is no reader of the manifest's `trajectory`.
         """
         manifest = cls.of(options)
+        find("readers", manifest.trajectory)
         if options.base_url is not None and not manifest.base_url_env and "$base_url" not in manifest.execute:
             raise ConfigError(f"agent {manifest.name} cannot be told where a model is served; leave `base_url` out")
         missing, taken = [], list(manifest.optional_env)
@@ -87,34 +102,33 @@ class ManifestAgent(ScriptAgent):
     def execute_script(self) -> str:
         return execute_script(self.of(self.options), self.options)
 
+    def reader(self) -> str:
+        return self.of(self.options).trajectory
+
     async def prompt(self, text: str) -> AgentTurn:
         result = await self._run(self.execute_script(), "agent/execute.sh")
-        manifest = self.of(self.options)
-        read = READERS[manifest.reader]
-        output = read(result.stdout).output if read is not None and manifest.log == "stdout" else None
-        return AgentTurn(exit_code=result.exit_code, out_of_memory=result.out_of_memory, output=output)
+        words = await asyncio.to_thread(self._last_words, result.stdout)
+        return AgentTurn(exit_code=result.exit_code, out_of_memory=result.out_of_memory, output=words)
 
     def trajectory(self, logs: Path) -> TrajectoryReport | None:
-        """What the agent's own log tells; nothing when there is none."""
+        report = super().trajectory(logs)
+        if report is None or report.trajectory.agent.version != "unknown":
+            return report
         manifest = self.of(self.options)
-        read = READERS[manifest.reader]
-        if read is None:
-            return super().trajectory(logs)
-        if manifest.log == "stdout":
-            file, native = self.context.log_dir / "agent" / "stdout.txt", "agent/stdout.txt"
-        else:
-            inside = manifest.log.removeprefix("/logs/agent/")
-            file, native = logs / inside, f"logs/agent/{inside}"
-        if file.is_symlink() or not file.is_file() or file.stat().st_size > MAX_LOG_BYTES:
+        version, model = self.options.version or manifest.version, self.options.model or manifest.model
+        told = report.trajectory.agent
+        known = replace(told, name=manifest.name, version=version or "unknown", model_name=told.model_name or model or None)
+        return replace(report, trajectory=replace(report.trajectory, agent=known))
+
+    def _last_words(self, printed: bytes) -> str | None:
+        """What it said last, as far as its output tells. A reader's failure is reported with the trajectory."""
+        try:
+            with boundary(AgentError, "reading the agent's output"):
+                told = find("readers", self.reader()).cls(AgentLogs(None, printed))
+        except RolloutError:
             return None
-        reading = read(file.read_bytes())
-        if not reading.steps:
-            return None
-        name, version = manifest.name, self.options.version or manifest.version or "unknown"
-        made = TrajectoryBuilder(name=name, version=version, model=self.options.model or manifest.model or None)
-        made.user(self.context.instruction)
-        reading.tell(made)
-        return TrajectoryReport(trajectory=made.build(), native=native)
+        messages = (step.message for step in reversed(told.steps if told is not None else []) if step.source == "agent")
+        return next((message for message in messages if isinstance(message, str) and message), None)
 
 
 def agent_class(manifest: Manifest) -> type[ManifestAgent]:

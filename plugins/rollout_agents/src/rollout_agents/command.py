@@ -53,6 +53,7 @@ def show_agent(name: str, as_job: bool) -> None:
             "env": {**manifest.env, **{name: f"${{{name}}}" for name in variables}},
             "install": install_script(manifest) if manifest.install else None,
             "execute": execute_script(manifest, options),
+            "trajectory": manifest.trajectory,
         }
         import yaml
 

@@ -9,7 +9,7 @@ import msgspec
 
 from rollout import ConfigError, Struct
 
-Reader = Literal["claude", "codex", "gemini", "opencode", "mini-swe-agent", "none"]
+Verified = Literal["task", "installed", "no"]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
 
 
@@ -26,7 +26,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     """Script that installs the agent. POSIX sh; the functions of install.sh are there, and `$version`."""
     execute: str
     """Script that runs it once. POSIX sh; the task is in `$ROLLOUT_TASK_INSTRUCTION_FILE`, the model in `$model`, the base URL in
-    `$base_url`, the job's further arguments in `"$@"`. What it prints is kept, and is what the reader reads."""
+    `$base_url`, the job's further arguments in `"$@"`. What it prints is kept."""
     env: dict[str, str] = {}
     """Variables for both. `${VAR}` is taken from the host."""
     requires_env: list[str] = []
@@ -45,18 +45,14 @@ class Manifest(Struct, frozen=True, kw_only=True):
     """Variables that hold the base URL of a self-hosted model."""
     acp: str = ""
     """Command that speaks the Agent Client Protocol, when it has one."""
-    reader: Reader = "none"
-    """What turns its log into steps and usage."""
-    log: str = "stdout"
-    """The log that the reader reads: `stdout`, or a path below /logs/agent."""
+    trajectory: Name = "atif"
+    """The reader that makes a trajectory of what it prints and leaves in /logs/agent, as in a job; `rollout plugins readers`."""
     vendor: str = ""
     """Why it cannot be run without its vendor; empty when it can."""
+    verified: Verified = "no"
+    """What its authors saw of the pinned version. task: it solved one, with a scripted model. installed: it told its version."""
     notes: str = ""
     """What users should know: where it cannot be installed, and why."""
-
-    def __post_init__(self) -> None:
-        if self.log != "stdout" and not self.log.startswith("/logs/agent/"):
-            raise ValueError("`log` is stdout, or a path below /logs/agent/")
 
 
 def decode_manifest(raw: Any, where: str) -> Manifest:

@@ -1,17 +1,17 @@
-"""What agents' own logs tell: steps with tool calls, tokens, money. Pure functions of bytes that never raise.
+"""What agents' own logs tell: steps with tool calls, tokens, money. `read_...` are pure functions of bytes that never raise.
 
 A line that is no JSON, or not of the shape that is expected, is passed over: a log's format is its agent's, and changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from rollout import AtifFinalMetrics, Step, TrajectoryBuilder, Usage
+from rollout import AgentLogs, AtifFinalMetrics, AtifTrajectory, Step, TrajectoryBuilder, Usage
 
 
 @dataclass
@@ -20,8 +20,6 @@ class Reading:
 
     steps: list[Step] = field(default_factory=list)
     usage: Usage | None = None
-    output: str | None = None
-    """The agent's last words."""
 
     def tell(self, made: TrajectoryBuilder) -> None:
         """Add the steps to a trajectory: words and thoughts begin a step, the calls that follow belong to it."""
@@ -55,8 +53,12 @@ class _Story:
     def says(self, text: Any, thought: Any = "") -> None:
         words, thoughts = _text(text), _text(thought)
         if words or thoughts:
-            self.reading.steps.append(Step(model_response=words, thought=thoughts, output=words or None))
-            self.reading.output = words or self.reading.output
+            self.reading.steps.append(Step(model_response=words, thought=thoughts))
+
+    def ends_with(self, text: Any) -> None:
+        """The agent's last words, which may have been told already."""
+        if not any(step.model_response == text for step in self.reading.steps[-1:]):
+            self.says(text)
 
     def calls(self, identity: Any, name: Any, arguments: Any) -> None:
         action = {"id": _text(identity), "name": _text(name), "arguments": arguments}
@@ -107,7 +109,7 @@ def read_claude(log: bytes) -> Reading:
             cached = _number(_at(usage, "cache_read_input_tokens"))
             fresh = _number(_at(usage, "input_tokens")) + _number(_at(usage, "cache_creation_input_tokens"))
             story.used(input=fresh + cached, output=_at(usage, "output_tokens"), cached=cached, cost=event.get("total_cost_usd"))
-            story.reading.output = _text(event.get("result")) or story.reading.output
+            story.ends_with(event.get("result"))
     return story.end()
 
 
@@ -210,14 +212,76 @@ def read_mini_swe_agent(log: bytes) -> Reading:
     return story.end()
 
 
-READERS: dict[str, Callable[[bytes], Reading] | None] = {
-    "claude": read_claude,
-    "codex": read_codex,
-    "gemini": read_gemini,
-    "opencode": read_opencode,
-    "mini-swe-agent": read_mini_swe_agent,
-    "none": None,
-}
+def read_aider(chat: bytes, events: bytes) -> Reading:
+    """The history of its chat (`--chat-history-file`), and the events with its tokens (`--analytics-log`)."""
+    story = _Story()
+    words: list[str] = []
+    edits = 0
+    for line in chat.decode("utf-8", "replace").splitlines():
+        if not line.startswith(("# aider chat started", "#### ", "> ")) and line != ">":
+            words.append(line)
+            continue
+        story.says("\n".join(words).strip())
+        words.clear()
+        if line.startswith("> Applied edit to "):
+            edits += 1
+            story.calls(f"edit-{edits}", "edit", {"path": line.removeprefix("> Applied edit to ").strip()})
+            story.results(f"edit-{edits}", line.removeprefix("> ").strip())
+    story.says("\n".join(words).strip())
+    for event in _objects(events):
+        if event.get("event") == "message_send":
+            tokens = event.get("properties")
+            story.used(
+                input=_at(tokens, "prompt_tokens"), output=_at(tokens, "completion_tokens"), cost=_at(tokens, "cost") or None
+            )
+    return story.end()
+
+
+# What is registered in the group `rollout.readers`.
+
+
+def claude(logs: AgentLogs) -> AtifTrajectory | None:
+    """Claude Code's stream of JSON, and that of agents which print the same."""
+    return _trajectory("claude", read_claude(logs.printed()))
+
+
+def codex(logs: AgentLogs) -> AtifTrajectory | None:
+    """What `codex exec --json` prints."""
+    return _trajectory("codex", read_codex(logs.printed()))
+
+
+def gemini(logs: AgentLogs) -> AtifTrajectory | None:
+    """Gemini CLI's stream of JSON."""
+    return _trajectory("gemini", read_gemini(logs.printed()))
+
+
+def opencode(logs: AgentLogs) -> AtifTrajectory | None:
+    """What `opencode run --format json` prints."""
+    return _trajectory("opencode", read_opencode(logs.printed()))
+
+
+def mini_swe_agent(logs: AgentLogs) -> AtifTrajectory | None:
+    """mini-swe-agent's trajectory, as /logs/agent/mini.traj.json."""
+    return _trajectory("mini-swe-agent", read_mini_swe_agent(_content(logs, "mini.traj.json")))
+
+
+def aider(logs: AgentLogs) -> AtifTrajectory | None:
+    """aider's /logs/agent/aider.chat.md and aider.events.jsonl."""
+    events = _content(logs, "aider.events.jsonl")
+    return _trajectory("aider", read_aider(_content(logs, "aider.chat.md"), events))
+
+
+def _content(logs: AgentLogs, name: str) -> bytes:
+    file = logs.file(name)
+    return file.read_bytes() if file is not None else b""
+
+
+def _trajectory(name: str, reading: Reading) -> AtifTrajectory | None:
+    if not reading.steps:
+        return None
+    made = TrajectoryBuilder(name=name)
+    reading.tell(made)
+    return made.build()
 
 
 def _objects(log: bytes) -> Iterator[dict[str, Any]]:

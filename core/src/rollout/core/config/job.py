@@ -114,7 +114,7 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     execute: str | None = None
     """Script that runs the agent; the task is in $ROLLOUT_TASK_INSTRUCTION and the file $ROLLOUT_TASK_INSTRUCTION_FILE."""
     trajectory: Name | None = None
-    """With `execute`: which reader makes a trajectory of the logs that it leaves in /logs/agent; `rollout plugins readers`."""
+    """With `execute`: which reader makes a trajectory of what it prints and leaves in /logs/agent; `rollout plugins readers`."""
     env: dict[str, str] = {}
     """Variables for install and execute. `${VAR}`, `${VAR:-default}` are taken from the host, `$$` is a dollar sign."""
     options: dict[str, Any] = {}

@@ -203,10 +203,19 @@ class _Planner:
         return self._verifiers[key]
 
     def _agents(self) -> list[PlannedAgent]:
-        names = FolderNames()
-        return [self._agent(index, agent, names) for index, agent in enumerate(self._config.agents)]
+        """Every agent.
 
-    def _agent(self, index: int, agent: AgentConfig, names: FolderNames) -> PlannedAgent:
+        Raises:
+            PluginError, ConfigError: one cannot be used. What variables are missing is said of all of them at once.
+        """
+        names = FolderNames()
+        missing: list[str] = []
+        agents = [self._agent(index, agent, names, missing) for index, agent in enumerate(self._config.agents)]
+        if missing:
+            raise ConfigError("\n".join(missing))
+        return agents
+
+    def _agent(self, index: int, agent: AgentConfig, names: FolderNames, missing: list[str]) -> PlannedAgent:
         raw = agent.plugin_options
         if agent.manifest is not None:
             raw = {**raw, "manifest": read_document(self._base_dir / Path(agent.manifest).expanduser())}
@@ -224,8 +233,11 @@ class _Planner:
         identity = identify(options, self._base_dir) if identify is not None else None
         env = agent.env
         if (agent_env := getattr(plugin.cls, "agent_env", None)) is not None:
-            with boundary(ConfigError, f"{self._where}: agents[{index}]"):
-                env = {**agent_env(options, env, self._environ), **env}
+            try:
+                with boundary(ConfigError, f"{self._where}: agents[{index}]"):
+                    env = {**agent_env(options, env, self._environ), **env}
+            except ConfigError as error:
+                missing.append(str(error))
         spec = AgentSpec(name=agent.name, plugin=name, options=raw, env=env, user=agent.user)
         return PlannedAgent(
             spec=spec,

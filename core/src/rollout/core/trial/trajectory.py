@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 
 from rollout.core.aio import in_own_thread
-from rollout.core.atif import AtifTrajectory, decode_atif
+from rollout.core.atif import AtifStep, AtifTrajectory, decode_atif
 from rollout.core.episodes import Episode, Step
 from rollout.core.files import write_atomic
 from rollout.core.plugins import find
 from rollout.core.protocols import Agent
 from rollout.core.records import ErrorInfo, StepResult, TrialSpec
-from rollout.core.trajectories import TrajectoryBuilder, TrajectoryReport, totals
+from rollout.core.trajectories import AgentLogs, TrajectoryBuilder, TrajectoryReport, totals
 from rollout.core.trial.redact import Redactor
 from rollout.core.trial.steps import STEPS
 from rollout.core.types import AgentTurn, Struct, Usage
@@ -57,19 +57,19 @@ async def reported(agent: Agent, logs: Path) -> TrajectoryReport | None:
     return msgspec.convert(msgspec.to_builtins(report), TrajectoryReport)
 
 
-def read_with(reader: str, logs: Path) -> TrajectoryReport | None:
+def read_with(reader: str, logs: AgentLogs) -> TrajectoryReport | None:
     """What the reader of that name makes of an agent's logs.
 
     Raises:
         PluginError: there is no such reader. And whatever the reader raises.
     """
-    trajectory = find("readers", reader).cls(logs) if logs.is_dir() else None
-    return TrajectoryReport(trajectory=trajectory, native="logs/agent") if trajectory is not None else None
+    trajectory = find("readers", reader).cls(logs)
+    return TrajectoryReport(trajectory=trajectory, native=logs.native) if trajectory is not None else None
 
 
 def completed(report: TrajectoryReport | None, work: WorkDone) -> AtifTrajectory:
     """The trajectory with what the trial adds: its id, totals, and where all of it comes from."""
-    trajectory = report.trajectory if report is not None else _known(work)
+    trajectory = _instructed(report.trajectory, work) if report is not None else _known(work)
     final = trajectory.final_metrics
     if final is None or work.usage is not None:
         final = totals(work.usage or trajectory.usage(), len(trajectory.steps))
@@ -91,6 +91,19 @@ def completed(report: TrajectoryReport | None, work: WorkDone) -> AtifTrajectory
         final_metrics=final,
         extra={**(trajectory.extra or {}), "rollout": source},
     )
+
+
+def _instructed(trajectory: AtifTrajectory, work: WorkDone) -> AtifTrajectory:
+    """A trajectory that does not say what the agent was told, with that as its first step."""
+    if any(step.source == "user" for step in trajectory.steps):
+        return trajectory
+    replace = msgspec.structs.replace
+    told = AtifStep(step_id=1, source="user", message=work.instruction, timestamp=_iso(work.started_at))
+    steps = [told, *(replace(step, step_id=number) for number, step in enumerate(trajectory.steps, 2))]
+    final = trajectory.final_metrics
+    if final is not None and final.total_steps is not None:
+        final = replace(final, total_steps=final.total_steps + 1)
+    return replace(trajectory, steps=steps, final_metrics=final)
 
 
 def of_steps(directory: Path, steps: Sequence[StepResult], spec: TrialSpec, usage: Usage | None) -> AtifTrajectory | None:
