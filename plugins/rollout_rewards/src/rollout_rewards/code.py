@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import re
-import tempfile
-from pathlib import Path
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
 import msgspec
 from msgspec import Meta
 
-from rollout.core.errors import CommandTimeoutError, VerifierError
+from rollout.core.errors import VerifierError
 from rollout.core.protocols import API_VERSION, TrialView
 from rollout.core.trial.answer import AnswerSource, answer_of
-from rollout.core.types import Command, Struct, VerifyResult
+from rollout.core.types import Struct, VerifyResult
+from rollout_rewards.code_runs import Runs, Verdict
 from rollout_rewards.finding import without_thinking
 
 _BLOCK = re.compile(r"```[ \t]*([\w+-]*)[^\n]*\n(.*?)```", re.DOTALL)
 _PYTHON = ("python", "py", "python3")
-_MAX_OUTPUT = 4 * 1024 * 1024
 
 
 class Case(Struct, frozen=True, kw_only=True):
@@ -35,8 +33,11 @@ class CodeOptions(Struct, frozen=True, kw_only=True):
     cases: list[Case] = []
     """Runs of the program; the task's metadata's `cases` (or `tests`, `input_output`) when there are none."""
     test: str | None = None
-    """Python that is appended to the program and must end without an exception; the metadata's `test` when unset. It
-    shares the program's process, which a program bent on it can deceive; `cases` cannot be deceived that way."""
+    """Python that uses the program's names and must end without an exception; the metadata's `test` when unset. It runs in a
+    process of its own, out of the program's reach: of the program it gets plain values, and objects that it can call."""
+    shared: bool = False
+    """Append `test` to the program and run both in one process, for tests that want its objects themselves (arrays, frames,
+    patched modules). A program bent on it deceives such a test."""
     entry_point: str | None = None
     """A function of the program that `test` gives to its `check`, as in HumanEval; the metadata's `entry_point` when unset."""
     command: Annotated[tuple[str, ...], Meta(min_length=1)] = ("python3", "{file}")
@@ -51,11 +52,6 @@ class CodeOptions(Struct, frozen=True, kw_only=True):
     """The share of passed runs instead of 1 for all and 0 for any less."""
     answer: AnswerSource = AnswerSource()
     """Where the agent's answer is."""
-
-
-class _Verdict(Struct, frozen=True, kw_only=True):
-    passed: bool
-    why: str = ""
 
 
 class Code:
@@ -79,59 +75,37 @@ class Code:
         program = code_of(said) if options.extract == "block" else said
         if not program.strip():
             return VerifyResult(rewards={"reward": 0.0, "passed": 0.0}, details={"why": "the answer holds no program"})
-        verdicts = [await self._run_case(trial, program, case) for case in cases]
+        runs = Runs(trial=trial, command=options.command, suffix=options.suffix, timeout_sec=options.timeout_sec)
+        verdicts = [await _run_case(runs, program, case) for case in cases]
         if isinstance(test, str):
             entry = options.entry_point or metadata.get("entry_point")
-            verdicts.append(await self._run_test(trial, program, test, str(entry) if entry else None))
+            name = str(entry) if entry else None
+            shared = options.shared
+            verdicts.append(await (_run_shared(runs, program, test, name) if shared else runs.test(program, test, name)))
         share = sum(verdict.passed for verdict in verdicts) / len(verdicts)
         failed = [f"{number}: {verdict.why}" for number, verdict in enumerate(verdicts, 1) if not verdict.passed]
-        reward = share if options.partial else float(share == 1.0)
-        return VerifyResult(rewards={"reward": reward, "passed": share}, details={"failed": failed[:20]} if failed else {})
-
-    async def _run_case(self, trial: TrialView, program: str, case: Case) -> _Verdict:
-        verdict, printed = await self._run(trial, program, case.input)
-        if not verdict.passed or _lines(printed) == _lines(case.output):
-            return verdict
-        return _Verdict(passed=False, why=f"printed {printed.strip()[:80]!r} instead of {case.output.strip()[:80]!r}")
-
-    async def _run_test(self, trial: TrialView, program: str, test: str, entry: str | None) -> _Verdict:
-        # The last line proves that the test came to its end: a program may call exit(0).
-        proof = uuid4().hex
-        call = f"\ncheck({entry})\n" if entry and re.search(r"^def check\(", test, re.MULTILINE) else "\n"
-        verdict, printed = await self._run(trial, f"{program}\n\n{test}\n{call}\nprint({proof!r})\n", "")
-        if verdict.passed and not printed.rstrip().endswith(proof):
-            return _Verdict(passed=False, why="the program ended before its test did")
-        return verdict
-
-    async def _run(self, trial: TrialView, program: str, given: str) -> tuple[_Verdict, str]:
-        options = self._options
-        file = f"/tmp/rollout-code-{uuid4().hex}/program{options.suffix}"
-        with tempfile.TemporaryDirectory(prefix="rollout-code-") as scratch:
-            copy = Path(scratch) / "program"
-            copy.write_text(program, "utf-8", "surrogatepass" if program.isascii() else "replace")
-            copy.chmod(0o644)
-            await trial.environment.upload(copy, file, owner=trial.user)
-        argv = tuple(word.replace("{file}", file) for word in options.command)
-        command = Command(
-            argv=argv,
-            stdin=given.encode(),
-            cwd=trial.workdir,
-            user=trial.user,
-            timeout_sec=options.timeout_sec,
-            max_output_bytes=_MAX_OUTPUT,
+        return VerifyResult(
+            rewards={"reward": share if options.partial else float(share == 1.0), "passed": share},
+            details={"failed": failed[:20]} if failed else {},
+            warnings=tuple(verdict.warning for verdict in verdicts if verdict.warning),
         )
-        try:
-            done = await trial.environment.exec(command, trial.sink)
-        except CommandTimeoutError:
-            return _Verdict(passed=False, why=f"took more than {options.timeout_sec:g} s"), ""
-        finally:
-            await trial.environment.exec(Command(argv=("rm", "-rf", file.rpartition("/")[0]), user=trial.user))
-        if done.exit_code in (126, 127) and not done.stdout:
-            raise VerifierError(f"the environment cannot run {argv[0]}: {done.stderr.decode('utf-8', 'replace').strip()[-200:]}")
-        if done.exit_code != 0:
-            said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-            return _Verdict(passed=False, why=f"exit code {done.exit_code}{': ' + said[-1][:200] if said else ''}"), ""
-        return _Verdict(passed=True), done.stdout.decode("utf-8", "replace")
+
+
+async def _run_case(runs: Runs, program: str, case: Case) -> Verdict:
+    verdict, printed = await runs.run(program, case.input)
+    if not verdict.passed or _lines(printed) == _lines(case.output):
+        return verdict
+    return Verdict(passed=False, why=f"printed {printed.strip()[:80]!r} instead of {case.output.strip()[:80]!r}")
+
+
+async def _run_shared(runs: Runs, program: str, test: str, entry: str | None) -> Verdict:
+    # The last line proves that the test came to its end: a program may call exit(0).
+    proof = uuid4().hex
+    call = f"\ncheck({entry})\n" if entry and re.search(r"^def check\(", test, re.MULTILINE) else "\n"
+    verdict, printed = await runs.run(f"{program}\n\n{test}\n{call}\nprint({proof!r})\n", "")
+    if verdict.passed and not printed.rstrip().endswith(proof):
+        return Verdict(passed=False, why="the program ended before its test did")
+    return verdict
 
 
 def code_of(text: str) -> str:

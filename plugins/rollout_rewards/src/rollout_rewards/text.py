@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
+from collections.abc import Callable
 from typing import Literal
 
 from rollout.core.errors import VerifierError
@@ -57,12 +58,7 @@ class ExactMatch:
         self._options = options
 
     async def score(self, trial: TrialView) -> float:
-        options = self._options
-        said = await answer_of(trial, options.answer)
-        texts = expected_of(trial, options.expected, options.field)
-        if options.compat == "agentflow":
-            return max(agentflow.exact_match(said, text) for text in texts)
-        return max(exact_match(_extracted(said, options), text) for text in texts)
+        return await _best(trial, self._options, exact_match, agentflow.exact_match, extract=self._options.extract)
 
 
 class F1:
@@ -75,12 +71,7 @@ class F1:
         self._options = options
 
     async def score(self, trial: TrialView) -> float:
-        options = self._options
-        said = await answer_of(trial, options.answer)
-        texts = expected_of(trial, options.expected, options.field)
-        if options.compat == "agentflow":
-            return max(agentflow.f1(said, text) for text in texts)
-        return max(f1(_extracted(said, options), text) for text in texts)
+        return await _best(trial, self._options, f1, agentflow.f1, extract=self._options.extract)
 
 
 class Contains:
@@ -94,14 +85,7 @@ class Contains:
 
     async def score(self, trial: TrialView) -> float:
         """Raises VerifierError: an expected text is empty."""
-        options = self._options
-        said = await answer_of(trial, options.answer)
-        texts = expected_of(trial, options.expected, options.field)
-        if options.compat == "agentflow":
-            return max(agentflow.contains(said, text) for text in texts)
-        if not all(normalised(text) for text in texts):
-            raise VerifierError("the expected text is empty, which every answer contains")
-        return max(contains(without_thinking(said), text) for text in texts)
+        return await _best(trial, self._options, contains, agentflow.contains)
 
 
 class Similarity:
@@ -114,12 +98,28 @@ class Similarity:
         self._options = options
 
     async def score(self, trial: TrialView) -> float:
-        options = self._options
-        said = await answer_of(trial, options.answer)
-        texts = expected_of(trial, options.expected, options.field)
-        if options.compat == "agentflow":
-            return max(agentflow.similarity(said, text) for text in texts)
-        return max(similarity(without_thinking(said), text) for text in texts)
+        return await _best(trial, self._options, similarity, agentflow.similarity)
+
+
+async def _best(
+    trial: TrialView,
+    options: TextOptions | WholeTextOptions,
+    compare: Callable[[str, str], float],
+    compared_by_agentflow: Callable[[str, str], float],
+    *,
+    extract: Literal["final", "all"] = "all",
+) -> float:
+    """What the answer gets beside the expected text that it is most like.
+
+    Raises:
+        VerifierError: nothing is expected.
+    """
+    said = await answer_of(trial, options.answer)
+    texts = expected_of(trial, options.expected, options.field)
+    if options.compat == "agentflow":
+        return max(compared_by_agentflow(said, text) for text in texts)
+    answer = final_answer(said) if extract == "final" else without_thinking(said)
+    return max(compare(answer, text) for text in texts)
 
 
 def normalised(text: str) -> str:
@@ -141,7 +141,10 @@ def f1(said: str, expected: str) -> float:
 
 
 def contains(said: str, expected: str) -> float:
-    words = re.escape(normalised(expected))
+    """Raises VerifierError: the expected text is empty."""
+    if not (plain := normalised(expected)):
+        raise VerifierError("the expected text is empty, which every answer contains")
+    words = re.escape(plain)
     return float(
         re.search(rf"(?<!\w){words}(?!\w)", " ".join(unicodedata.normalize("NFKC", said).casefold().split())) is not None
     )
@@ -151,10 +154,6 @@ def similarity(said: str, expected: str) -> float:
     from rapidfuzz.distance import Levenshtein
 
     return float(Levenshtein.normalized_similarity(normalised(said), normalised(expected)))
-
-
-def _extracted(said: str, options: TextOptions) -> str:
-    return final_answer(said) if options.extract == "final" else without_thinking(said)
 
 
 def _plain_number(text: str) -> str | None:
