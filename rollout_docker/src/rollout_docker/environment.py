@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import posixpath
-import re
 import tempfile
 import threading
 from collections import deque
@@ -19,17 +18,18 @@ import docker.errors
 import requests.exceptions
 import urllib3.exceptions
 
-from rollout.core.aio import Blocking, run_shielded
+from rollout.core.aio import Blocking, joined, run_shielded, settled
 from rollout.core.archive import pack, unpack
+from rollout.core.archive.transfer import Owners, check_path
 from rollout.core.capture import OutputCapture
-from rollout.core.errors import CommandTimeoutError, EnvironmentLostError, SandboxError, TeardownError, TransferError
+from rollout.core.errors import EnvironmentLostError, SandboxError, TeardownError, TransferError
+from rollout.core.live import LiveOutput, in_time
 from rollout.core.types import DEFAULT_TRANSFER_LIMITS, Command, ExecResult, OutputSink, Stream, TransferLimits, TransferReport
 from rollout_docker.command import Container, RunningCommand, run_command
 from rollout_docker.engine import Refused
 
 _SPOOLED_BYTES = 4 * 1024 * 1024
 _MIN_STREAM_BYTES = 8 * 1024**3  # what is left out by its size comes over the wire all the same
-_MAX_WAITING_BYTES = 1024 * 1024
 _MAX_LOG_LINES = 100_000
 _KILLED = 137
 _GO_SYMLINK = 1 << 27
@@ -55,7 +55,7 @@ class DockerEnvironment:
         self._container = container
         self._blocking = blocking
         self._oom_kills = oom_kills
-        self._owners: dict[str, tuple[int, int]] = {}
+        self._owners = Owners(self.exec)
         self._remove = remove or (lambda: remove_container(container))
         self._services = {name: DockerEnvironment(each, blocking, None, remove=_nothing) for name, each in services.items()}
         self._stopping: asyncio.Task[None] | None = None
@@ -70,17 +70,9 @@ class DockerEnvironment:
         capture = OutputCapture(command.max_output_bytes, sink)
         before = self._oom_count()
         running = RunningCommand(self._container, capture.feed)
-        try:
-            async with asyncio.timeout(command.timeout_sec):
-                await run_command(running, command)
-                code = await asyncio.shield(running.done)
-        except TimeoutError as error:
-            await run_shielded(running.kill())
-            text = f"{command.argv[0]} was still running after {command.timeout_sec:g} s; its processes were killed"
-            raise CommandTimeoutError(text) from error
-        except asyncio.CancelledError:
-            await run_shielded(running.kill())
-            raise
+        async with in_time(command, running.kill):
+            await run_command(running, command)
+            code = await asyncio.shield(running.done)
         return capture.result(code, out_of_memory=await self._ran_out_of_memory(before, code))
 
     async def open(self, command: Command, sink: OutputSink | None = None) -> DockerProcess:
@@ -89,9 +81,9 @@ class DockerEnvironment:
         return process
 
     async def upload(self, source: Path, target: str, *, owner: str | None = None) -> None:
-        _check_path(target)
+        check_path(target)
         self._check_alive()
-        ids = await self._owner(owner)
+        ids = await self._owners.ids(owner)
         name = posixpath.normpath(target).strip("/") or "."
         try:
             await self._transfer(lambda: self._put(source, name, ids))
@@ -99,7 +91,7 @@ class DockerEnvironment:
             raise TransferError(f"cannot copy {source} to {target}: {error}") from error
 
     async def download(self, source: str, target: Path, limits: TransferLimits = DEFAULT_TRANSFER_LIMITS) -> TransferReport:
-        _check_path(source)
+        check_path(source)
         self._check_alive()
         unwanted = threading.Event()
         try:
@@ -123,7 +115,7 @@ class DockerEnvironment:
     async def stop(self) -> None:
         if self._stopping is None:
             self._stopping = asyncio.ensure_future(self._stop())
-        await run_shielded(_wait(self._stopping))
+        await run_shielded(joined(self._stopping))
 
     async def _stop(self) -> None:
         container = self._container
@@ -158,21 +150,6 @@ class DockerEnvironment:
         if code == _KILLED and self._oom_count() == before:
             await asyncio.sleep(_OOM_GRACE_SEC)  # the engine's news of it may come after the command's end
         return self._oom_count() > before
-
-    async def _owner(self, owner: str | None) -> tuple[int, int]:
-        if owner is None:
-            return 0, 0
-        numbers = re.fullmatch(r"([0-9]{1,10})(?::([0-9]{1,10}))?", owner)
-        if numbers is not None and numbers[2] is not None:
-            return int(numbers[1]), int(numbers[2])
-        if owner not in self._owners:
-            asking = Command(argv=("sh", "-c", "id -u && id -g"), user=owner, cwd="/", max_output_bytes=100)
-            result = await self.exec(asking)
-            ids = result.stdout.split()
-            if result.exit_code != 0 or len(ids) != 2:
-                raise TransferError(f"the environment does not know the user {owner}")
-            self._owners[owner] = int(ids[0]), int(ids[1])
-        return self._owners[owner]
 
     def _archives(self) -> docker.APIClient:
         """The SDK, of an engine that answers: it forgets to close a socket that does not connect. Raises OSError."""
@@ -210,7 +187,7 @@ class DockerEnvironment:
         except asyncio.CancelledError:
             if unwanted is not None:
                 unwanted.set()
-            await run_shielded(_finish(thread))
+            await run_shielded(settled(thread))
             raise
         except (*_FOREIGN, TransferError) as error:
             lost = await self._container.lost()
@@ -226,23 +203,14 @@ class DockerProcess:
     """A command with live standard streams."""
 
     def __init__(self, container: Container, sink: OutputSink | None) -> None:
-        self._sink = sink
-        self._waiting: list[bytes] = []
-        self._waiting_bytes = 0
-        self._arrived = asyncio.Event()
+        self._live = LiveOutput(sink, lambda size: self.running.room.set())
         self.running = RunningCommand(container, self._take)
-        self.running.done.add_done_callback(lambda done: self._arrived.set())
+        self.running.done.add_done_callback(lambda done: self._live.end())
 
     def _take(self, stream: Stream, chunk: bytes) -> None:
-        if stream == "stderr":
-            if self._sink is not None:
-                self._sink(stream, chunk)
-            return
-        self._waiting.append(chunk)
-        self._waiting_bytes += len(chunk)
-        if self._waiting_bytes > _MAX_WAITING_BYTES:
+        self._live.feed(stream, chunk)
+        if not self._live.has_room:
             self.running.room.clear()
-        self._arrived.set()
 
     async def write(self, data: bytes) -> None:
         """Raises BrokenPipeError when the program no longer reads."""
@@ -254,22 +222,11 @@ class DockerProcess:
     async def close_stdin(self) -> None:
         self.running.close_stdin()
 
-    async def output(self) -> AsyncIterator[bytes]:
-        while True:
-            self._arrived.clear()
-            if self._waiting:
-                chunk = b"".join(self._waiting)
-                self._waiting.clear()
-                self._waiting_bytes = 0
-                self.running.room.set()
-                yield chunk
-            elif self.running.done.done():
-                return
-            else:
-                await self._arrived.wait()
+    def output(self) -> AsyncIterator[bytes]:
+        return self._live.chunks()
 
     async def wait(self) -> int:
-        self.running.room.set()
+        self._live.wait()
         return await asyncio.shield(self.running.done)
 
     async def kill(self) -> None:
@@ -320,19 +277,3 @@ async def remove_container(container: Container) -> None:
 
 async def _nothing() -> None:
     """A service is removed with its whole task."""
-
-
-def _check_path(path: str) -> None:
-    if not path.startswith("/") or "\0" in path:
-        raise TransferError(f"{path!r} is not an absolute path of the environment")
-
-
-async def _wait(future: asyncio.Future[Any]) -> None:
-    await asyncio.shield(future)
-
-
-async def _finish(thread: asyncio.Future[Any]) -> None:
-    """Wait for a thread whose outcome nobody wants any more."""
-    await asyncio.wait([thread])
-    if not thread.cancelled():
-        thread.exception()

@@ -11,8 +11,7 @@ import socket
 import stat
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import paramiko
 
 from rollout.core.errors import SandboxError
 from rollout_ssh.address import Endpoint
+from rollout_ssh.sending import broken_pipe, in_words
 
 _SAID_BYTES = 4096
 _CLOSE_SEC = 10.0
@@ -86,7 +86,7 @@ class Connection:
         except paramiko.ChannelException:
             raise
         except (paramiko.SSHException, OSError, EOFError) as error:
-            raise Unreachable(f"{self.name}: {_words(error)}") from error
+            raise Unreachable(f"{self.name}: {in_words(error)}") from error
         return channel
 
     def close(self) -> None:
@@ -105,15 +105,6 @@ def _close(clients: Sequence[paramiko.SSHClient], programs: Sequence[paramiko.Pr
         process.communicate()  # which closes its pipes and waits for it
 
 
-@contextmanager
-def _broken_pipe() -> Iterator[None]:
-    """What paramiko raises when a connection dies while something is sent, as a stream says it."""
-    try:
-        yield
-    except (paramiko.SSHException, EOFError) as error:
-        raise BrokenPipeError(errno.EPIPE, _words(error)) from error
-
-
 class ChannelWire:
     """A channel as the byte stream of a relay. Closes the connection with it."""
 
@@ -123,7 +114,7 @@ class ChannelWire:
         self._said = b""
 
     def send(self, data: bytes) -> None:
-        with _broken_pipe():
+        with broken_pipe():
             self._channel.sendall(data)
 
     def receive(self) -> bytes:
@@ -132,7 +123,7 @@ class ChannelWire:
         return data
 
     def end(self) -> None:
-        with _broken_pipe():
+        with broken_pipe():
             self._channel.shutdown_write()
 
     def said(self) -> str:
@@ -255,11 +246,11 @@ def _explained(error: BaseException, endpoint: Endpoint, login: Login, known: Pa
             )
         if "not a valid" in str(error) and "key" in str(error):
             return Refused(f"{name}: {error}")
-        return Unreachable(f"{name}: {_words(error)}")
+        return Unreachable(f"{name}: {in_words(error)}")
     if isinstance(error, OSError) and error.filename:
         return Refused(f"{name}: {error.filename}: {error.strerror}")
     if isinstance(error, (OSError, EOFError)):
-        return Unreachable(f"{name}: {_words(error)}")
+        return Unreachable(f"{name}: {in_words(error)}")
     return error
 
 
@@ -317,8 +308,3 @@ def fingerprint(key: paramiko.PKey) -> str:
     """As `ssh-keygen -l` shows it."""
     digest = base64.b64encode(hashlib.sha256(key.asbytes()).digest()).decode().rstrip("=")
     return f"{key.get_name()} SHA256:{digest}"
-
-
-def _words(error: BaseException) -> str:
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return " ".join(text.split()) or type(error).__name__

@@ -20,6 +20,7 @@ from rollout_ssh.channels import Channels, connected
 from rollout_ssh.connection import Connection, Refused, Unreachable
 from rollout_ssh.holder import Holder
 from rollout_ssh.host import Host
+from rollout_ssh.machine import LeasedMachine
 
 _CUTS = "it can cut the network off"
 _SELF = "cat /proc/sys/kernel/random/boot_id; stat -c %d:%i /"
@@ -58,7 +59,7 @@ async def start_bare(
         await run_shielded(blocking(connection.close))
         raise
     channels = Channels(connection, host.connect, blocking, host.keep)
-    environment = BareEnvironment(host.name, channels, holder, blocking, ended)
+    environment = BareEnvironment(LeasedMachine(host.name, channels, holder, blocking), ended)
     try:
         await _furnish(environment, spec, holder.machine)
     except BaseException:
@@ -78,7 +79,7 @@ async def _furnish(environment: BareEnvironment, spec: EnvironmentSpec, machine:
     made = await environment.exec(Command(argv=("mkdir", "-p", folder), cwd="/"))
     if made.exit_code != 0:
         raise StartError(f"cannot make the folder {folder}: {made.stderr.decode('utf-8', 'replace').strip()}")
-    environment.env, environment.workdir, environment.user = {**env, **spec.env}, folder, user
+    environment.become({**env, **spec.env}, folder, user)
 
 
 def probe(host: Host) -> bool:

@@ -5,28 +5,21 @@ from __future__ import annotations
 import asyncio
 import errno
 import posixpath
-import queue
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from rollout.core.aio import Blocking, run_shielded
+from rollout.core.aio import Blocking, joined, run_shielded
 from rollout.core.archive import pack, unpack
+from rollout.core.archive.transfer import Inflow, Outflow, both_sides, check_path, said
 from rollout.core.capture import OutputCapture
-from rollout.core.errors import (
-    CommandTimeoutError,
-    EnvironmentLostError,
-    HostLostError,
-    SandboxError,
-    StartError,
-    TransferError,
-)
+from rollout.core.errors import EnvironmentLostError, HostLostError, SandboxError, StartError, TransferError
+from rollout.core.live import LiveOutput, in_time
 from rollout.core.sandbox.inside.transfer import MISSING
 from rollout.core.types import DEFAULT_TRANSFER_LIMITS, Command, ExecResult, OutputSink, Stream, TransferLimits, TransferReport
 from rollout_ssh.running import Feed, RunningCommand
 from rollout_ssh.session import Session
 
-_BUFFER = 256 * 1024
 _ROOT = (None, "root", "0", "0:0", "root:root")
 
 
@@ -65,7 +58,8 @@ class NamespaceEnvironment:
         running = self._launch(_feeding(capture), self._request(command), stdin=bool(command.stdin))
         writing = asyncio.ensure_future(_write(running, command.stdin)) if command.stdin else None
         try:
-            code = await self._finish(running, command)
+            async with in_time(command, lambda: self._kill(running)):
+                code = await asyncio.shield(running.done)
         finally:
             if writing is not None:
                 writing.cancel()
@@ -96,7 +90,7 @@ class NamespaceEnvironment:
         loop = asyncio.get_running_loop()
 
         def work() -> None:
-            out = _Sender(running, loop)
+            out = Outflow(lambda data: asyncio.run_coroutine_threadsafe(running.write(data), loop).result())
             try:
                 pack(source, out, mode=mode, keep=keep)
                 out.flush()
@@ -118,7 +112,7 @@ class NamespaceEnvironment:
         }
         complaint = OutputCapture(4096)
         loop = asyncio.get_running_loop()
-        stream: Receiver
+        stream: Inflow
 
         def feed(kind: Stream, chunk: bytes) -> bool:
             if kind == "stdout":
@@ -128,7 +122,7 @@ class NamespaceEnvironment:
             return True
 
         running = self._launch(feed, {"transfer": "pack", "arguments": arguments}, stdin=False)
-        stream = Receiver(lambda size: loop.call_soon_threadsafe(running.took, size))
+        stream = Inflow(lambda size: loop.call_soon_threadsafe(running.took, size))
         running.done.add_done_callback(lambda done: stream.end())
 
         def work() -> TransferReport | TransferError:
@@ -150,7 +144,7 @@ class NamespaceEnvironment:
     async def stop(self) -> None:
         if self._stopping is None:
             self._stopping = asyncio.ensure_future(self._stop())
-        await run_shielded(_wait(self._stopping))
+        await run_shielded(joined(self._stopping))
 
     async def _stop(self) -> None:
         lost = isinstance(self._gone, HostLostError)
@@ -183,31 +177,13 @@ class NamespaceEnvironment:
         running.done.add_done_callback(lambda done: self._running.discard(running))
         return running
 
-    async def _finish(self, running: RunningCommand, command: Command) -> int:
-        try:
-            async with asyncio.timeout(command.timeout_sec):
-                return await asyncio.shield(running.done)
-        except TimeoutError as error:
-            await run_shielded(self._session.kill(running, self._token))
-            text = f"{command.argv[0]} was still running after {command.timeout_sec:g} s; its processes were killed"
-            raise CommandTimeoutError(text) from error
-        except asyncio.CancelledError:
-            await run_shielded(self._session.kill(running, self._token))
-            raise
-
     async def _transfer(self, running: RunningCommand, work: Callable[[], Any]) -> tuple[int, Any]:
         """Run one side of a transfer in a thread and the other in the sandbox; the exit code there, the outcome here."""
         thread = asyncio.ensure_future(self._blocking(work))
-        try:
-            outcome = await asyncio.shield(thread)
-            return await asyncio.shield(running.done), outcome
-        except asyncio.CancelledError:
-            await run_shielded(self._session.kill(running, self._token))
-            await run_shielded(_settle(thread))
-            raise
-        except TransferError:
-            await run_shielded(self._session.kill(running, self._token))
-            raise
+        return await both_sides(thread, lambda outcome: asyncio.shield(running.done), lambda: self._kill(running))
+
+    async def _kill(self, running: RunningCommand) -> None:
+        await self._session.kill(running, self._token)
 
     def _on_message(self, message: dict[str, Any]) -> None:
         if "ready" in message:
@@ -238,12 +214,9 @@ class NamespaceProcess:
 
     def __init__(self, environment: NamespaceEnvironment, command: Command, sink: OutputSink | None) -> None:
         self._environment = environment
-        self._sink = sink
-        self._waiting: list[bytes] = []
-        self._arrived = asyncio.Event()
-        self._over = False
+        self._live = LiveOutput(sink, lambda size: self._running.took(size))
         self._running = environment._launch(self._take, environment._request(command), stdin=True, live=True)
-        self._running.on_end_of_output = self._end
+        self._running.on_end_of_output = self._live.end
 
     async def write(self, data: bytes) -> None:
         """Raises BrokenPipeError when the program no longer reads."""
@@ -252,95 +225,18 @@ class NamespaceProcess:
     async def close_stdin(self) -> None:
         self._running.close_stdin()
 
-    async def output(self) -> AsyncIterator[bytes]:
-        while True:
-            if self._waiting:
-                chunk = b"".join(self._waiting)
-                self._waiting.clear()
-                self._running.took(len(chunk))
-                yield chunk
-            elif self._over:
-                return
-            else:
-                self._arrived.clear()
-                await self._arrived.wait()
+    def output(self) -> AsyncIterator[bytes]:
+        return self._live.chunks()
 
     async def wait(self) -> int:
         return await asyncio.shield(self._running.done)
 
     async def kill(self) -> None:
-        await run_shielded(self._environment._session.kill(self._running, self._environment._token))
+        await run_shielded(self._environment._kill(self._running))
 
     def _take(self, stream: Stream, chunk: bytes) -> bool:
-        if stream == "stderr":
-            if self._sink is not None:
-                self._sink(stream, chunk)
-            return True
-        self._waiting.append(chunk)
-        self._arrived.set()
-        return False
-
-    def _end(self) -> None:
-        self._over = True
-        self._arrived.set()
-
-
-class _Sender:
-    """A file that a thread writes to, whose content goes to the standard input of a command."""
-
-    def __init__(self, running: RunningCommand, loop: asyncio.AbstractEventLoop) -> None:
-        self._running = running
-        self._loop = loop
-        self._held = bytearray()
-
-    def write(self, data: bytes | bytearray | memoryview, /) -> int:
-        self._held += data
-        if len(self._held) >= _BUFFER:
-            self.flush()
-        return len(data)
-
-    def flush(self) -> None:
-        data, self._held = bytes(self._held), bytearray()
-        if data:
-            asyncio.run_coroutine_threadsafe(self._running.write(data), self._loop).result()
-
-
-class Receiver:
-    """A stream that a thread reads and the event loop feeds."""
-
-    def __init__(self, took: Callable[[int], object]) -> None:
-        """`took` hears, in the reader's thread, how much was used up."""
-        self._took = took
-        self._chunks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._rest = memoryview(b"")
-        self._over = False
-        self._unwanted = False
-
-    def feed(self, chunk: bytes) -> None:
-        if self._unwanted:
-            self._took(len(chunk))
-        else:
-            self._chunks.put(chunk)
-
-    def end(self) -> None:
-        self._chunks.put(b"")
-
-    def read(self, size: int, /) -> bytes:
-        if not self._rest and not self._over:
-            chunk = self._chunks.get()
-            self._over = not chunk
-            self._rest = memoryview(chunk)
-            if chunk:
-                self._took(len(chunk))
-        data, self._rest = self._rest[:size], self._rest[size:]
-        return bytes(data)
-
-    def discard(self) -> None:
-        """What still comes is thrown away."""
-        self._unwanted = True
-        while not self._chunks.empty():
-            if chunk := self._chunks.get():
-                self._took(len(chunk))
+        self._live.feed(stream, chunk)
+        return stream == "stderr"
 
 
 def _feeding(capture: OutputCapture) -> Feed:
@@ -357,24 +253,3 @@ async def _write(running: RunningCommand, data: bytes) -> None:
         running.close_stdin()
     except BrokenPipeError:
         return  # what the program does not want to read is not an error
-
-
-def said(complaint: OutputCapture) -> str:
-    """What the other side of a transfer complained about."""
-    return complaint.result(0).stderr.decode("utf-8", "replace").strip() or "the transfer was interrupted"
-
-
-def check_path(path: str) -> None:
-    if not path.startswith("/") or "\0" in path:
-        raise TransferError(f"{path!r} is not an absolute path of the environment")
-
-
-async def _wait(future: asyncio.Future[Any]) -> None:
-    await asyncio.shield(future)
-
-
-async def _settle(thread: asyncio.Future[Any]) -> None:
-    """Wait for a thread whose outcome nobody wants any more."""
-    await asyncio.wait([thread])
-    if not thread.cancelled():
-        thread.exception()

@@ -139,7 +139,7 @@ class Once(Generic[T]):
                 self._drop(key, flight)
             if abandoned:
                 task.cancel()
-                await run_shielded(_settled(task))
+                await run_shielded(settled(task))
             raise
         finally:
             flight.waiting -= 1
@@ -159,7 +159,12 @@ async def _await(make: Callable[[], Awaitable[T]]) -> T:
     return await make()
 
 
-async def _settled(task: asyncio.Task[Any]) -> None:
+async def joined(task: asyncio.Future[T]) -> T:
+    """What others wait for too: its end, which a caller that is cancelled leaves to them."""
+    return await asyncio.shield(task)
+
+
+async def settled(task: asyncio.Future[Any]) -> None:
     """Wait for the end of a task, whatever that is."""
     await asyncio.wait([task])
     if not task.cancelled():

@@ -10,19 +10,19 @@ import posixpath
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from rollout.core.aio import Blocking, run_shielded
+from rollout.core.aio import Blocking, joined, run_shielded
 from rollout.core.archive import pack, unpack
+from rollout.core.archive.transfer import BUFFER_BYTES, both_sides, check_path, said
 from rollout.core.capture import OutputCapture
-from rollout.core.errors import CommandTimeoutError, EnvironmentLostError, SandboxError, StartError, TransferError
+from rollout.core.errors import EnvironmentLostError, SandboxError, StartError, TransferError
+from rollout.core.live import LiveOutput, in_time
 from rollout.core.sandbox.inside.transfer import MISSING
 from rollout.core.sandbox.link import Link
 from rollout.core.sandbox.oom import OomCounter
 from rollout.core.sandbox.running import OutputPipe, RunningCommand
 from rollout.core.types import DEFAULT_TRANSFER_LIMITS, Command, ExecResult, OutputSink, TransferLimits, TransferReport
-
-_BUFFER = 256 * 1024
 
 
 class SandboxEnvironment:
@@ -69,7 +69,8 @@ class SandboxEnvironment:
         capture = OutputCapture(command.max_output_bytes, sink)
         oom_kills = self._oom.read()
         running = self._launch(self._request(command), _input(command.stdin), capture.feed)
-        code = await self._finish(running, command)
+        async with in_time(command, lambda: self._kill(running)):
+            code = await asyncio.shield(running.done)
         return capture.result(code, out_of_memory=self._oom.read() > oom_kills)
 
     async def open(self, command: Command, sink: OutputSink | None = None) -> SandboxProcess:
@@ -88,7 +89,7 @@ class SandboxEnvironment:
         keep: Callable[[str], bool] = lambda path: True,
     ) -> None:
         """`upload`, with the modes replaced and files left out as `rollout.core.archive.pack` has it."""
-        _check_path(target)
+        check_path(target)
         self._check_user(owner)
         read_end, write_end = os.pipe()
         complaint = OutputCapture(4096)
@@ -100,10 +101,10 @@ class SandboxEnvironment:
             raise
         code, _ = await self._transfer(running, lambda: _send(source, write_end, mode, keep))
         if code != 0:
-            raise TransferError(f"cannot copy {source} to {target}: {_said(complaint)}")
+            raise TransferError(f"cannot copy {source} to {target}: {said(complaint)}")
 
     async def download(self, source: str, target: Path, limits: TransferLimits = DEFAULT_TRANSFER_LIMITS) -> TransferReport:
-        _check_path(source)
+        check_path(source)
         arguments = {
             "source": posixpath.normpath(source),
             "max_file_bytes": limits.max_file_bytes,
@@ -121,13 +122,13 @@ class SandboxEnvironment:
             raise FileNotFoundError(errno.ENOENT, "no such file or folder in the environment", source)
         if isinstance(outcome, TransferReport):
             return outcome
-        said = _said(complaint) if code else str(outcome)
-        raise TransferError(f"cannot copy {source} out of the environment: {said}") from outcome
+        why = said(complaint) if code else str(outcome)
+        raise TransferError(f"cannot copy {source} out of the environment: {why}") from outcome
 
     async def stop(self) -> None:
         if self._stopping is None:
             self._stopping = asyncio.ensure_future(self._stop())
-        await run_shielded(_wait(self._stopping))
+        await run_shielded(joined(self._stopping))
 
     async def _stop(self) -> None:
         self._lose(EnvironmentLostError("the environment was stopped"))
@@ -162,18 +163,6 @@ class SandboxEnvironment:
         self._link.send({"op": "exec", "id": running.number, **request}, [stdin, stdout, pipes[-1].write_end])
         return running
 
-    async def _finish(self, running: RunningCommand, command: Command) -> int:
-        try:
-            async with asyncio.timeout(command.timeout_sec):
-                return await asyncio.shield(running.done)
-        except TimeoutError as error:
-            await run_shielded(self._kill(running))
-            text = f"{command.argv[0]} was still running after {command.timeout_sec:g} s; its processes were killed"
-            raise CommandTimeoutError(text) from error
-        except asyncio.CancelledError:
-            await run_shielded(self._kill(running))
-            raise
-
     async def _kill(self, running: RunningCommand) -> None:
         """Kill everything in the command's session and wait until it is gone. A sandbox that is gone has nothing to kill."""
         if running.number not in self._running:
@@ -189,13 +178,7 @@ class SandboxEnvironment:
     async def _transfer(self, running: RunningCommand, work: Callable[[], Any]) -> tuple[int, Any]:
         """Run one side of a transfer in a thread and the other in the sandbox; the exit code there, the outcome here."""
         thread = asyncio.ensure_future(self._blocking(work))
-        try:
-            outcome = await asyncio.shield(thread)
-            return await asyncio.shield(running.done), outcome
-        except asyncio.CancelledError:
-            await run_shielded(self._kill(running))
-            await run_shielded(_wait(thread))
-            raise
+        return await both_sides(thread, lambda outcome: asyncio.shield(running.done), lambda: self._kill(running))
 
     def _on_message(self, message: dict[str, Any]) -> None:
         if "exit" in message:
@@ -245,8 +228,7 @@ class SandboxProcess:
         self._environment = environment
         self._running: RunningCommand
         self._stdin: asyncio.StreamWriter
-        self._stdout: asyncio.StreamReader
-        self._transport: asyncio.ReadTransport
+        self._stdout: _Reading
 
     @classmethod
     async def start(cls, environment: SandboxEnvironment, command: Command, sink: OutputSink | None) -> SandboxProcess:
@@ -262,10 +244,7 @@ class SandboxProcess:
             os.close(stdin_write)
             os.close(stdout_read)
             raise
-        process._stdout = asyncio.StreamReader(loop=loop)
-        process._transport, _ = await loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(process._stdout, loop=loop), os.fdopen(stdout_read, "rb", 0)
-        )
+        _, process._stdout = await loop.connect_read_pipe(_Reading, os.fdopen(stdout_read, "rb", 0))
         transport, protocol = await loop.connect_write_pipe(
             lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader(loop=loop), loop=loop), os.fdopen(stdin_write, "wb", 0)
         )
@@ -285,11 +264,11 @@ class SandboxProcess:
     async def close_stdin(self) -> None:
         self._stdin.close()
 
-    async def output(self) -> AsyncIterator[bytes]:
-        while chunk := await self._stdout.read(1 << 16):
-            yield chunk
+    def output(self) -> AsyncIterator[bytes]:
+        return self._stdout.live.chunks()
 
     async def wait(self) -> int:
+        self._stdout.live.wait()
         return await asyncio.shield(self._running.done)
 
     async def kill(self) -> None:
@@ -304,9 +283,28 @@ class SandboxProcess:
     def close(self) -> None:
         """Let go of the streams; a reader sees the end."""
         self._stdin.close()
-        self._transport.close()
-        if not self._stdout.at_eof():
-            self._stdout.feed_eof()
+        self._stdout.transport.close()
+        self._stdout.live.end()
+
+
+class _Reading(asyncio.Protocol):
+    """Standard output from a pipe."""
+
+    transport: asyncio.ReadTransport
+
+    def __init__(self) -> None:
+        self.live = LiveOutput(None, lambda size: self.transport.resume_reading())
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.ReadTransport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.live.feed("stdout", data)
+        if not self.live.has_room:
+            self.transport.pause_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.live.end()
 
 
 def _input(data: bytes | None) -> int:
@@ -325,28 +323,15 @@ def _input(data: bytes | None) -> int:
 
 def _send(source: Path, write_end: int, mode: int | None, keep: Callable[[str], bool]) -> None:
     try:
-        with open(write_end, "wb", _BUFFER) as out:
+        with open(write_end, "wb", BUFFER_BYTES) as out:
             pack(source, out, mode=mode, keep=keep)
     except BrokenPipeError:
         return  # the other side has stopped and says why
 
 
 def _receive(read_end: int, target: Path, limits: TransferLimits) -> TransferReport | TransferError:
-    with open(read_end, "rb", _BUFFER) as stream:
+    with open(read_end, "rb", BUFFER_BYTES) as stream:
         try:
             return unpack(stream, target, limits)
         except TransferError as error:
             return error
-
-
-def _said(complaint: OutputCapture) -> str:
-    return complaint.result(0).stderr.decode("utf-8", "replace").strip() or "the transfer was interrupted"
-
-
-def _check_path(path: str) -> None:
-    if not path.startswith("/") or "\0" in path:
-        raise TransferError(f"{path!r} is not an absolute path of the environment")
-
-
-async def _wait(future: asyncio.Future[Any]) -> None:
-    await future
