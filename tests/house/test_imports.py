@@ -21,6 +21,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "capture",
         "fields",
         "dockerfile",
+        "live",
         "notes",
         "pool",
         "sandbox",
