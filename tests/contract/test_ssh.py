@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from require import require
-from rollout.core.protocols import EXEC_USER, LIVE_STDIO, NETWORK_NONE, BackendContext
+from rollout.core.protocols import EXEC_USER, LIVE_STDIO, NETWORK_NONE, SNAPSHOT, BackendContext
 from rollout.testing.environment import EnvironmentSuite
 from rollout_ssh.backend import SshBackend
 from rollout_ssh.options import SshOptions
@@ -23,7 +23,7 @@ def backend(context: BackendContext, **changes: object) -> SshBackend:
 
 
 class TestNamespace(EnvironmentSuite):
-    capabilities = frozenset({EXEC_USER, LIVE_STDIO, NETWORK_NONE})
+    capabilities = frozenset({EXEC_USER, LIVE_STDIO, NETWORK_NONE, SNAPSHOT})
 
     def make(self, context: BackendContext) -> SshBackend:
         return backend(context)
@@ -32,7 +32,7 @@ class TestNamespace(EnvironmentSuite):
 class TestNamespaceOfAnOrdinaryUser(EnvironmentSuite):
     """Who has one id: nobody else can be told from root."""
 
-    capabilities = frozenset({LIVE_STDIO, NETWORK_NONE})
+    capabilities = frozenset({LIVE_STDIO, NETWORK_NONE, SNAPSHOT})
 
     def make(self, context: BackendContext) -> SshBackend:
         return backend(context, **options(3, user="lab"))

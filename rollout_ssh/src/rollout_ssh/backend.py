@@ -52,7 +52,6 @@ class SshBackend:
         *,
         force: bool = False,
     ) -> str | None:
-        """Only an engine's environment claims the capability."""
         return await cast(SnapshotBackend, self._backend).snapshot(spec, image, key, change, force=force)
 
     async def remove(self, image: str) -> None:

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rollout.core.aio import Blocking, Once
+from rollout.core.aio import Blocking
 from rollout.core.errors import EnvironmentLostError, HostLostError, SandboxError, TaskError
 from rollout.core.pool import Lease, Machine, Pool
-from rollout.core.protocols import EXEC_USER, LIVE_STDIO, NETWORK_NONE, BackendContext
+from rollout.core.protocols import EXEC_USER, LIVE_STDIO, NETWORK_NONE, SNAPSHOT, BackendContext, Environment
 from rollout.core.sandbox import layers
 from rollout.core.sandbox.config import sandbox_config
 from rollout.core.sandbox.limits import unenforced
-from rollout.core.sandbox.recipe import Recipe
 from rollout.core.types import EnvironmentSpec, OutputSink
 from rollout_ssh.address import find_hosts, read_ssh_config, resolve
 from rollout_ssh.bare import BareEnvironment
 from rollout_ssh.connection import Login, Refused, Unreachable
-from rollout_ssh.disk import RemoteDisk
 from rollout_ssh.host import Host
+from rollout_ssh.layering import HostLayers
 from rollout_ssh.leases import probe, put_back, start_bare
 from rollout_ssh.namespace import NamespaceEnvironment
 from rollout_ssh.options import Mode, SshOptions
@@ -40,8 +39,7 @@ class OwnHosts:
         self._blocking = Blocking(min(context.concurrency, _MAX_THREADS) + 8, "rollout-ssh")
         self._pool: Pool[Host] | None = None
         self._checked: SandboxError | bool = False
-        self._layers: Once[str] = Once(keep_errors=False)
-        self._made: dict[str, set[tuple[str, str]]] = {}
+        self._layers = HostLayers(options.rootfs, self._network, self._start_sandbox)
         self._warned: set[str] = set()
 
     @property
@@ -49,7 +47,7 @@ class OwnHosts:
         if self._options.mode == "host":
             cuts = all(host.cuts_network for host in self._hosts())
             return frozenset({LIVE_STDIO, EXEC_USER, *([NETWORK_NONE] if cuts else [])})
-        found = {LIVE_STDIO, NETWORK_NONE}
+        found = {LIVE_STDIO, NETWORK_NONE, SNAPSHOT}
         sessions = [session for host in self._hosts() if (session := host.last_session) is not None]
         if all(session.ids != "one" for session in sessions):
             found.add(EXEC_USER)
@@ -75,16 +73,38 @@ class OwnHosts:
 
     async def prepare(self, spec: EnvironmentSpec, *, force: bool = False, sink: OutputSink | None = None) -> str:
         """Make the layer on one host; the others make it when they first need it."""
-        recipe = layers.read(spec)
-        if recipe is None or self._options.mode == "host":
+        image = self._layers.image(spec)
+        if image == layers.NO_IMAGE or self._options.mode == "host":
             return layers.NO_IMAGE
+        await self._on_one_host(lambda session: self._layers.build(session, spec, force=force, sink=sink))
+        return image
+
+    async def snapshot(
+        self,
+        spec: EnvironmentSpec,
+        image: str,
+        key: str,
+        change: Callable[[Environment], Awaitable[None]],
+        *,
+        force: bool = False,
+    ) -> str | None:
+        """As `prepare` does it; a host that is put back after each trial keeps nothing."""
+        if self._options.mode == "host":
+            return None
+        name = self._layers.snapshot(spec, image, key, change, force=force)
+        if not self._layers.is_kept(name):
+            await self._on_one_host(lambda session: self._layers.keep(session, name))
+        return name
+
+    async def _on_one_host(self, work: Callable[[Session], Awaitable[object]]) -> None:
+        """Do something on the least loaded host, and on another when that is lost meanwhile."""
         while True:
             lease = await self._lease()
             try:
                 session = await self._session(lease)
                 if session is not None:
-                    await self._layer(lease.value, session, spec, force=force, sink=sink)
-                    return self._image(recipe, spec)
+                    await work(session)
+                    return
             except HostLostError as error:
                 lease.failed(str(error))
             finally:
@@ -102,7 +122,7 @@ class OwnHosts:
                     continue
                 session = await self._session(lease)
                 if session is not None:
-                    return await self._start(lease, session, spec)
+                    return await self._start(lease, session, spec, image)
             except HostLostError as error:
                 lease.failed(str(error))
                 lease.release()
@@ -113,13 +133,8 @@ class OwnHosts:
             lease.release()
 
     async def remove(self, image: str) -> None:
-        for host in self._hosts():
-            session = host.last_session
-            for name, key in sorted(self._made.get(image, ())):
-                if name == host.name and session is not None and session.ended is None:
-                    self._layers.forget((name, key))
-                    await self._store(session).remove(key)
-        self._made.pop(image, None)
+        sessions = [session for host in self._hosts() if (session := host.last_session) is not None and session.ended is None]
+        await self._layers.remove(image, sessions)
 
     async def reap(self, job_id: str) -> Sequence[str]:
         self._check_hosts()
@@ -225,9 +240,8 @@ class OwnHosts:
             lease.set_aside(str(error))
         return None
 
-    async def _start(self, lease: Lease[Host], session: Session, spec: EnvironmentSpec) -> NamespaceEnvironment:
-        key = await self._layer(lease.value, session, spec, force=False, sink=None)
-        config = await self._store(session).config(key)
+    async def _start(self, lease: Lease[Host], session: Session, spec: EnvironmentSpec, image: str) -> NamespaceEnvironment:
+        config = await self._layers.config(session, spec, image)
         self._warn_of(lease.value, spec)
 
         def ended(worked: bool) -> None:
@@ -235,10 +249,15 @@ class OwnHosts:
                 lease.failed(session.ended or "it was lost")
             lease.release(worked=worked)
 
-        return await self._start_sandbox(session, spec, config, None, ended)
+        return await self._start_sandbox(session, spec, config, ended=ended)
 
     async def _start_sandbox(
-        self, session: Session, spec: EnvironmentSpec, image: layers.ImageConfig, upper: str | None, ended: object = None
+        self,
+        session: Session,
+        spec: EnvironmentSpec,
+        image: layers.ImageConfig,
+        upper: str | None = None,
+        ended: Callable[[bool], None] = lambda worked: None,
     ) -> NamespaceEnvironment:
         config = sandbox_config(
             spec,
@@ -250,34 +269,7 @@ class OwnHosts:
             tmpfs=self._options.tmpfs,
             upper=upper,
         )
-        if ended is None:
-            return await NamespaceEnvironment.start(session, self._blocking, config)
-        return await NamespaceEnvironment.start(session, self._blocking, config, ended)  # type: ignore[arg-type]
-
-    async def _layer(self, host: Host, session: Session, spec: EnvironmentSpec, *, force: bool, sink: OutputSink | None) -> str:
-        """The key of the task's layer on this host, where it is made unless it is there."""
-        recipe = layers.read(spec)
-        if recipe is None:
-            return layers.NO_IMAGE
-        base = "\n".join([session.ids, *session.shown, self._options.rootfs or session.identity])
-        key = layers.layer_key(recipe, spec, base, self._network(spec))
-
-        async def start(plain: EnvironmentSpec, config: layers.ImageConfig, upper: str) -> NamespaceEnvironment:
-            return await self._start_sandbox(session, plain, config, upper)
-
-        async def build() -> str:
-            if await self._store(session).build(key, recipe, start, spec, force=force, sink=sink):
-                self._made.setdefault(self._image(recipe, spec), set()).add((host.name, key))
-            return key
-
-        return await self._layers((host.name, key), build)
-
-    def _image(self, recipe: Recipe, spec: EnvironmentSpec) -> str:
-        """What a layer is called that has another key on each host, because their systems may differ."""
-        return layers.layer_key(recipe, spec, self._options.rootfs or "", self._network(spec))
-
-    def _store(self, session: Session) -> layers.LayerStore:
-        return layers.LayerStore(RemoteDisk(session), session.machine)
+        return await NamespaceEnvironment.start(session, self._blocking, config, ended)
 
     def _network(self, spec: EnvironmentSpec) -> str:
         return self._options.network or ("none" if spec.network == "none" else "host")

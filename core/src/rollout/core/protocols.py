@@ -251,8 +251,10 @@ class SnapshotBackend(EnvironmentBackend, Protocol):
         """An image that is `image` with what `change` does to it in a sandbox of its own; a reference for `start` and `remove`.
 
         The image of an equal `key` on an equal `image` is used again, an earlier job's too, unless `force` is true. Nothing
-        is kept of a `change` that raised or was cancelled. `spec.env` may become part of the image; core leaves secrets out
-        of it. None: an environment like this one cannot be kept, and `change` was not called.
+        is kept of a `change` that raised or was cancelled. A backend of several machines may call `change` again, once for
+        each of them and never two at a time, in `start` too; what it raises there is raised by `start`. `spec.env` may become
+        part of the image; core leaves secrets out of it. None: an environment like this one cannot be kept, and `change` was
+        not called.
 
         Raises:
             StartError: the sandbox does not start, or the image cannot be written.
