@@ -26,6 +26,9 @@ from rollout.testing.modelserver import ModelServer, Question, Recorded, Say, To
 
 TASK = Path(__file__).parents[1] / "examples" / "quickstart" / "tasks" / "fix-interval-merge"
 SOLUTION = (TASK / "solution" / "solve.sh").read_text()
+SERVER = Path(__file__).with_name("mcp_server.py").read_text()
+BOX = "4711"
+SKILL = "How boxes of the vault are opened"
 KEY = "sk-Zq81-not-a-real-key-7Hd2"
 MORE = {'"no-network"': '"public"', '"512Mi"': '"4Gi"', '"1Gi"': '"10Gi"', "timeout_sec = 120.0": "timeout_sec = 600.0"}
 """What agents need of the task that its solution does not."""
@@ -40,13 +43,15 @@ class RealAgent:
     """What follows the server's address."""
     edits: bool = False
     """It runs no commands: the model answers with the file."""
+    equipped: bool = False
+    """It is given an MCP server and a skill."""
 
 
 AGENTS = {
-    "claude": RealAgent("claude-sonnet-4-5"),
-    "codex": RealAgent("gpt-5.1-codex", "/v1"),
-    "gemini": RealAgent("gemini-2.5-flash"),
-    "opencode": RealAgent("anthropic/claude-sonnet-4-5", "/v1"),
+    "claude": RealAgent("claude-sonnet-4-5", equipped=True),
+    "codex": RealAgent("gpt-5.1-codex", "/v1", equipped=True),
+    "gemini": RealAgent("gemini-2.5-flash", equipped=True),
+    "opencode": RealAgent("anthropic/claude-sonnet-4-5", "/v1", equipped=True),
     "mini-swe-agent": RealAgent("openai/scripted", "/v1"),
     "aider": RealAgent("openai/scripted", "/v1", edits=True),
 }
@@ -88,6 +93,9 @@ def script(question: Question) -> Say | ToolUse:
             return Say(f"I will solve it in one go.\n\nintervals.py\n```python\n{_repaired()}```\n")
         return Say("Intervals")  # a side question, of a title or the like
     mini = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT" in question.text
+    box = next((name for name in question.tools if name.endswith("open_box")), None)
+    if question.turn == 1 and box is not None:
+        return ToolUse(box)
     if question.turn > (1 if mini else 0):
         return Say("It is solved.")
     if question.turn == 1:
@@ -134,6 +142,7 @@ async def _run(folder: Path, agents: Iterable[str], environment: dict[str, Any],
                 "name": name,
                 "options": {"model": AGENTS[name].model, "base_url": f"{server.url}/{name}{AGENTS[name].path}"},
                 "env": env,
+                **(equipment(folder) if AGENTS[name].equipped else {}),
             }
             for name in agents
         ]
@@ -141,6 +150,7 @@ async def _run(folder: Path, agents: Iterable[str], environment: dict[str, Any],
         (folder / "job.json").write_text(json.dumps(job))
         environ = {name: value for name, value in os.environ.items() if not name.endswith(("_API_KEY", "_BASE_URL"))}
         environ |= {"ROLLOUT_CACHE_DIR": str(folder / "cache")}
+        environ |= {"BOX": BOX}
         environ |= {f"{vendor}_API_KEY": KEY for vendor in ("ANTHROPIC", "OPENAI", "GEMINI")}
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "rollout", "run", "job.json",
@@ -148,6 +158,22 @@ async def _run(folder: Path, agents: Iterable[str], environment: dict[str, Any],
         )  # fmt: skip
         output, _ = await process.communicate()
         return Ran(folder, list(server.requests), output.decode())
+
+
+def equipment(folder: Path) -> dict[str, Any]:
+    """A server that runs in the environment, and a skill, as a job gives them."""
+    skill = folder / "skills" / "box-opening" / "SKILL.md"
+    skill.parent.mkdir(parents=True, exist_ok=True)
+    skill.write_text(f"---\nname: box-opening\ndescription: {SKILL}\n---\nAsk the vault.\n")
+    server = {"name": "vault", "command": "python3", "args": ["-c", SERVER], "env": {"BOX": "${BOX}"}}
+    return {"mcp_servers": [server], "skills": ["skills"]}
+
+
+def check_equipment(ran: Ran, agent: str) -> None:
+    """The model was offered the server's tool and got what it said, and was told of the skill."""
+    asked = [json.dumps(request.body) for request in ran.asked(agent)]
+    assert any(f"heron-{BOX}" in text for text in asked), ran.told(agent)
+    assert any(SKILL in text for text in asked), ran.told(agent)
 
 
 def check(ran: Ran, agent: str) -> None:

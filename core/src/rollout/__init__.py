@@ -44,8 +44,8 @@ _MODULES = {
     "rollout.core.trajectories": "AgentLogs TrajectoryBuilder TrajectoryReader TrajectoryReport json_lines",
     "rollout.core.trial.rubric": "Rubric",
     "rollout.core.types": (
-        "AgentTurn Command DatasetInfo EnvironmentSpec ExecResult MetricValue OutputSink Resources RewardEvent Score Stream "
-        "Struct TaskFault TaskFolder TaskOutline TransferLimits TransferReport Usage VerifyResult"
+        "AgentTurn Command DatasetInfo EnvironmentSpec ExecResult McpServer MetricValue OutputSink Resources RewardEvent Score "
+        "Stream Struct TaskFault TaskFolder TaskOutline TransferLimits TransferReport Usage VerifyResult"
     ),
 }
 """Module to the names that it gives."""

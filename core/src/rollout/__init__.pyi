@@ -130,6 +130,7 @@ from rollout.core.types import Command as Command
 from rollout.core.types import DatasetInfo as DatasetInfo
 from rollout.core.types import EnvironmentSpec as EnvironmentSpec
 from rollout.core.types import ExecResult as ExecResult
+from rollout.core.types import McpServer as McpServer
 from rollout.core.types import MetricValue as MetricValue
 from rollout.core.types import OutputSink as OutputSink
 from rollout.core.types import Resources as Resources

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rollout import AgentContext, AgentError, AgentTimeoutError, EnvironmentLostError, Usage
+from rollout import AgentContext, AgentError, AgentTimeoutError, EnvironmentLostError, McpServer, Usage
 from rollout.testing import FakeEnvironment, FakeWorld, acp_agent
 from rollout.testing.host_process import HostProcess
 from rollout.testing.suite import Output, agent_context, environment_spec
@@ -29,7 +29,7 @@ COMMAND = shlex.join([sys.executable, acp_agent.__file__])
 class Bench:
     """An agent with its context, and what it printed."""
 
-    def __init__(self, folder: Path, flags: str, **options: Any) -> None:
+    def __init__(self, folder: Path, flags: str, servers: tuple[McpServer, ...] = (), **options: Any) -> None:
         self.output = Output()
         self.spent: list[Usage] = []
         self.environment = FakeEnvironment(FakeWorld(processes=True), environment_spec())
@@ -37,7 +37,7 @@ class Bench:
             self.environment, folder, instruction="do it", env={"DEMO": "of the agent"}, sink=self.output
         )
         self.folder = folder / "trial"
-        context = msgspec.structs.replace(context, spent=self.spent.append, workdir=str(folder))
+        context = msgspec.structs.replace(context, spent=self.spent.append, workdir=str(folder), mcp_servers=servers)
         self.agent = AcpAgent(msgspec.convert({"command": f"exec {COMMAND} {flags}", **options}, AcpOptions), context)
 
     def wire(self) -> list[tuple[str, Any]]:
@@ -217,26 +217,25 @@ async def test_a_model_that_cannot_be_had_ends_it(tmp_path: Path, flags: str, sa
     assert said in await fails(tmp_path, flags, model="large")
 
 
-async def test_servers_are_told_with_the_agents_variables(opened: Any) -> None:
-    servers = [
-        {"name": "files", "command": "/bin/files", "args": ["-v"], "env": {"KEY": "$DEMO", "MODE": "ro"}},
-        {"name": "web", "url": "http://localhost:1/mcp", "headers": {"Authorization": "$DEMO"}},
-    ]
-    async with opened("--mcp", mcp_servers=servers) as (_, session):
+WEB = McpServer(name="web", url="http://localhost:1/mcp", transport="streamable-http", headers={"Authorization": "of mine"})
+
+
+async def test_servers_are_told_as_the_protocol_writes_them(opened: Any) -> None:
+    files = McpServer(name="files", command="/bin/files", args=["-v"], env={"MODE": "ro"})
+    async with opened("--mcp", servers=(files, WEB)) as (_, session):
         told = json.loads((await session.prompt("!cwd")).output.split("  ", 1)[1])
     assert told[0] == {
         "name": "files",
         "command": "/bin/files",
         "args": ["-v"],
-        "env": [{"name": "KEY", "value": "of the agent"}, {"name": "MODE", "value": "ro"}],
+        "env": [{"name": "MODE", "value": "ro"}],
     }
-    assert told[1]["headers"] == [{"name": "Authorization", "value": "of the agent"}]
+    assert told[1]["headers"] == [{"name": "Authorization", "value": "of mine"}]
     assert (told[1]["type"], told[1]["url"]) == ("http", "http://localhost:1/mcp")
 
 
 async def test_a_server_that_the_agent_cannot_use_ends_it(tmp_path: Path) -> None:
-    servers = [{"name": "web", "url": "http://localhost:1/mcp"}]
-    assert "cannot use the MCP server web: it does not speak http" in await fails(tmp_path, "", mcp_servers=servers)
+    assert "cannot use the MCP server web: it does not speak http" in await fails(tmp_path, "", servers=(WEB,))
 
 
 async def test_an_agent_that_wants_to_be_authenticated_says_how(opened: Any, tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_a_task_in_harbors_dialect_loads_without_a_warning(tmp_path: Path) -> No
         os = "linux"
         network_mode = "no-network"
         allowed_hosts = []
-        mcp_servers = []
+        mcp_servers = [{name = "tools", transport = "streamable-http", url = "http://tools:8000/mcp"}]
         workdir = "/app"
         [solution.env]
         A = "b"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rollout.core.protocols import API_VERSION, AgentContext, NoOptions
-from rollout.core.types import AgentTurn
+from rollout.core.types import EVERY_EQUIPMENT, AgentTurn
 
 
 class NopAgent:
@@ -12,6 +12,11 @@ class NopAgent:
     needs_environment = False
     api_version = API_VERSION
     options_type = NoOptions
+
+    @staticmethod
+    def equipment(options: NoOptions) -> frozenset[str]:
+        """Everything: it uses none of it."""
+        return EVERY_EQUIPMENT
 
     def __init__(self, options: NoOptions, context: AgentContext) -> None:
         pass

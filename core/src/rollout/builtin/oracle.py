@@ -12,7 +12,7 @@ from rollout.core.trial.answer import EXPECTED_FIELDS
 from rollout.core.trial.nowhere import NoEnvironment
 from rollout.core.trial.paths import ORACLE, SOLUTION
 from rollout.core.trial.script import interpreter
-from rollout.core.types import AgentTurn, Command, TaskFault, TaskOutline
+from rollout.core.types import EVERY_EQUIPMENT, AgentTurn, Command, TaskFault, TaskOutline
 
 # Harbor's data sets expect the solution at /solution.
 _LINK = f"[ -e {SOLUTION} ] || ln -s {ORACLE} {SOLUTION}"
@@ -34,6 +34,11 @@ class OracleAgent:
         for folder in () if task.is_row else task.step_directories or (task.directory,):
             if _solution_in(folder) is None:
                 yield TaskFault(message="is missing, and the agent oracle runs it", file=folder / SOLUTIONS[0])
+
+    @staticmethod
+    def equipment(options: NoOptions) -> frozenset[str]:
+        """Everything: a solution needs none of it."""
+        return EVERY_EQUIPMENT
 
     def __init__(self, options: NoOptions, context: AgentContext) -> None:
         self._context = context

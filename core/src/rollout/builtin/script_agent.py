@@ -10,9 +10,10 @@ from rollout.core.errors import AgentInstallError
 from rollout.core.plugins import find
 from rollout.core.protocols import API_VERSION, AgentContext
 from rollout.core.trajectories import AgentLogs, TrajectoryReport
+from rollout.core.trial.equipment import MCP_CONFIG_VARIABLE, SKILLS_VARIABLE
 from rollout.core.trial.script import run_script
 from rollout.core.trial.trajectory import read_with
-from rollout.core.types import AgentTurn, ExecResult, Struct
+from rollout.core.types import EVERY_EQUIPMENT, SKILLS, AgentTurn, ExecResult, Struct
 
 
 class ScriptOptions(Struct, frozen=True, kw_only=True):
@@ -34,7 +35,8 @@ class ScriptAgent:
 
     A plugin subclasses it, names its own `options_type` and writes the two scripts. `self.options` are the decoded options,
     `self.context` is the trial's AgentContext. The task is in `$ROLLOUT_TASK_INSTRUCTION` and, whatever its length, in the
-    file `$ROLLOUT_TASK_INSTRUCTION_FILE`; what is put into `/logs/agent` is kept.
+    file `$ROLLOUT_TASK_INSTRUCTION_FILE`; what is put into `/logs/agent` is kept. MCP servers are in the file
+    `$ROLLOUT_MCP_CONFIG` and skills in the folder `$ROLLOUT_SKILLS_DIR`, if there are any.
     """
 
     api_version: ClassVar[tuple[int, int]] = API_VERSION
@@ -43,6 +45,17 @@ class ScriptAgent:
     def __init__(self, options: Any, context: AgentContext) -> None:
         self.options = options
         self.context = context
+
+    @classmethod
+    def equipment(cls, options: Any) -> frozenset[str]:
+        """What the script that runs it mentions. An agent that writes its script otherwise says it otherwise."""
+        return cls.equipment_in(getattr(options, "execute", ""))
+
+    @staticmethod
+    def equipment_in(script: str) -> frozenset[str]:
+        """What a script can be given that mentions `$ROLLOUT_MCP_CONFIG` or `$ROLLOUT_SKILLS_DIR`."""
+        found = EVERY_EQUIPMENT - {SKILLS} if MCP_CONFIG_VARIABLE in script else frozenset()
+        return found | {SKILLS} if SKILLS_VARIABLE in script else found
 
     def install_script(self) -> str | None:
         """The script that installs the agent, or None when there is nothing to install."""

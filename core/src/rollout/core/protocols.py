@@ -24,6 +24,7 @@ from rollout.core.types import (
     DatasetInfo,
     EnvironmentSpec,
     ExecResult,
+    McpServer,
     MetricValue,
     OutputSink,
     Score,
@@ -285,6 +286,9 @@ class AgentContext(Struct, frozen=True, kw_only=True):
     """The trial's folder on the host; what an agent records of its own goes to `setup/` and `agent/` in it."""
     root_user: str | None = None
     """`Command.user` for what only the environment's root may do; None when users cannot be chosen there."""
+    mcp_servers: tuple[McpServer, ...] = ()
+    """What the task and the job tell it to use, expanded: secrets are in here. The same is in `$ROLLOUT_MCP_CONFIG`, and the
+    folder of its skills is `$ROLLOUT_SKILLS_DIR`; a variable is not set when there is nothing."""
     solution_env: Callable[[], dict[str, str]] = dict
     """The task's `[solution] env`, expanded. Only the oracle has business here."""
     sink: OutputSink
@@ -338,6 +342,10 @@ class Agent(Protocol):
 
     A class may have a static method `task_faults(options, task: TaskOutline) -> Iterable[TaskFault]`: why the agent cannot work
     on a task. It is asked once per task before anything starts, must be quick, and runs no foreign code.
+
+    A class may have a static method `equipment(options) -> frozenset[str]`: what the agent can be given by a task or a job
+    besides its prompt: the transports of MCP servers (`stdio`, `sse`, `streamable-http`; in `AgentContext.mcp_servers`) and
+    `skills`. Without it, tasks that have these are refused before anything starts.
 
     A class may have a static method `acp_command(options) -> str | None`: the command, for `sh`, that runs the agent so that it
     speaks the Agent Client Protocol on its standard streams. `acpx/NAME` in a job file then speaks with it.

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from rollout.core.types import EnvironmentSpec, Struct, Usage
+from rollout.core.types import EnvironmentSpec, McpServer, Struct, Usage
 
 SCHEMA_VERSION = "1.0"
 
@@ -94,6 +94,10 @@ class AgentSpec(Struct, frozen=True, kw_only=True):
     options: dict[str, Any] = {}
     env: dict[str, str] = {}
     user: str | None = None
+    mcp_servers: tuple[McpServer, ...] = ()
+    """Besides those of the task."""
+    skills: tuple[str, ...] = ()
+    """Folders on the host, each a skill."""
 
 
 class TaskSetup(Struct, frozen=True, kw_only=True):
@@ -159,6 +163,10 @@ class TaskSpec(Struct, frozen=True, kw_only=True):
     artifacts: tuple[Artifact, ...] = ()
     collect: tuple[CollectHook, ...] = ()
     healthcheck: Healthcheck | None = None
+    mcp_servers: tuple[McpServer, ...] = ()
+    """For the agent to use."""
+    skills_dir: str | None = None
+    """Folder of the environment with skills for the agent."""
     steps: tuple[StepSpec, ...] = ()
     step_strategy: StepStrategy = "mean"
     """The reward of a task with steps: the mean over those that were taken, or what the last of them got."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
+from msgspec import Meta
 
 from rollout.core.episodes import Episode
 
@@ -220,6 +221,61 @@ class MetricValue(Struct, frozen=True, kw_only=True):
     """The denominator: how many trials (or, for pass@k, tasks) the value is over."""
     basis: Literal["scored", "all"] = "scored"
     """`scored`: over trials with a verdict. `all`: errored trials count as 0."""
+
+
+Transport = Literal["stdio", "sse", "streamable-http"]
+"""How a server of the Model Context Protocol is spoken to."""
+
+SKILLS = "skills"
+"""What `Agent.equipment` says of an agent that can be given skills."""
+
+
+class McpServer(Struct, frozen=True, kw_only=True):
+    """A server of the Model Context Protocol that the agent is to use: a `command` in the environment, or a `url`."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=100)]
+    """Agents make the names of its tools of it: letters, digits, `_` and `-` suit them all."""
+    transport: Transport | None = None
+    """How it is spoken to; unset: `stdio` with a command, `sse` (as in Harbor) with a URL."""
+    command: Annotated[str, Meta(min_length=1)] | None = None
+    """Program in the environment, which the agent starts."""
+    args: list[str] = []
+    """Its arguments."""
+    env: dict[str, str] = {}
+    """Its variables; `${VAR}` is taken from the host."""
+    url: Annotated[str, Meta(min_length=1)] | None = None
+    """Where it answers, seen from the environment."""
+    headers: dict[str, str] = {}
+    """Sent with every request; `${VAR}` is taken from the host."""
+
+    def __post_init__(self) -> None:
+        if (self.command is None) == (self.url is None):
+            raise ValueError(f"MCP server {self.name}: give exactly one of `command` and `url`")
+        if self.transport is not None and (self.transport == "stdio") != (self.command is not None):
+            raise ValueError(f"MCP server {self.name}: `transport: stdio` goes with `command`, the others go with `url`")
+        if (self.args or self.env) if self.command is None else self.headers:
+            raise ValueError(f"MCP server {self.name}: `args` and `env` go with `command`, `headers` with `url`")
+
+    @property
+    def spoken(self) -> Transport:
+        """The transport that is meant."""
+        return self.transport or ("stdio" if self.command is not None else "sse")
+
+    @property
+    def blocks(self) -> tuple[dict[str, str], dict[str, str]]:
+        """What is expanded where it is used, and may hold secrets."""
+        return self.env, self.headers
+
+
+def check_names(servers: Sequence[McpServer]) -> None:
+    """Raises ValueError: two of them have one name."""
+    names = [server.name for server in servers]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"two `mcp_servers` have one name: {', '.join(twice)}")
+
+
+EVERY_EQUIPMENT: frozenset[str] = frozenset({*get_args(Transport), SKILLS})
+"""What there is in `Agent.equipment`."""
 
 
 class TaskOutline(Struct, frozen=True, kw_only=True):

@@ -133,8 +133,14 @@ class _Responses(_Chat):
         given = body.get("input") or []
         items = given if isinstance(given, list) else []
         turn = sum(1 for item in items if str(item.get("type", "")).endswith("_call_output"))
-        tools = frozenset(str(tool.get("name") or tool.get("type")) for tool in body.get("tools") or [])
+        tools = frozenset(name for tool in body.get("tools") or [] for name in self._names(tool))
         return Question(str(body.get("model", "")), turn, tools, json.dumps(body))
+
+    def _names(self, tool: dict[str, Any]) -> list[str]:
+        """Its name, or its kind; of a namespace those in it, as NAMESPACE.NAME."""
+        if tool.get("type") != "namespace":
+            return [str(tool.get("name") or tool.get("type"))]
+        return [f"{tool.get('name')}.{inner.get('name')}" for inner in tool.get("tools") or []]
 
     def answer(self, question: Question, answer: Answer) -> Any:
         return self._response(question, answer, "completed", self._items(answer), self._used())
@@ -175,7 +181,10 @@ class _Responses(_Chat):
             items.append({**item, "content": content})
         if answer.call is not None:
             call = answer.call
-            item = {"type": "function_call", "id": f"fc_{answer.identity}", "call_id": call.identity, "name": call.name}
+            namespace, _, name = call.name.rpartition(".")
+            item = {"type": "function_call", "id": f"fc_{answer.identity}", "call_id": call.identity, "name": name}
+            if namespace:
+                item["namespace"] = namespace
             items.append({**item, "arguments": call.json, "status": "completed"})
         return items
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rollout import API_VERSION, AgentContext, ScriptAgent, ScriptOptions, TrajectoryReport
-from rollout_acp.options import AcpOptions
+from rollout_acp.options import TRANSPORTS, AcpOptions
 from rollout_acp.session import AcpSession
 
 
@@ -29,6 +29,11 @@ class AcpAgent:
     def options_of_name(rest: str) -> dict[str, Any]:
         """The options that the rest of `acp:COMMAND` stands for."""
         return {"command": rest}
+
+    @staticmethod
+    def equipment(options: AcpOptions) -> frozenset[str]:
+        """MCP servers by the protocol, and skills when its command mentions them."""
+        return TRANSPORTS | ScriptAgent.equipment_in(options.command)
 
     async def install(self) -> None:
         await self._script().install()

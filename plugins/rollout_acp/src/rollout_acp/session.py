@@ -11,6 +11,7 @@ from rollout import (
     AgentTimeoutError,
     AgentTurn,
     Command,
+    McpServer,
     Process,
     RolloutError,
     Stream,
@@ -27,6 +28,8 @@ WIRE_LOG = "agent/acp.jsonl"
 _CANCEL_SEC = 5.0
 _END_SEC = 2.0
 _STDERR_BYTES = 4096
+_KINDS = {"streamable-http": "http", "sse": "sse"}
+"""Transports that an agent says it can use, as the protocol calls them; each can use `stdio`."""
 _CAPABILITIES = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
 
 
@@ -159,7 +162,7 @@ class AcpSession:
         try:
             if options.auth_method is not None:
                 await wire.request("authenticate", {"methodId": options.auth_method})
-            servers = [server.message(self._context.env) for server in options.mcp_servers]
+            servers = [server_message(server) for server in self._context.mcp_servers]
             session = await wire.request("session/new", {"cwd": cwd, "mcpServers": servers})
         except RequestFailedError as error:
             raise refused("a session", error) if error.code != -32000 else _unauthenticated(found, error) from error
@@ -194,9 +197,10 @@ class AcpSession:
     def _check_servers(self, found: dict[str, Any]) -> None:
         capabilities = found.get("agentCapabilities")
         can = capabilities.get("mcpCapabilities") if isinstance(capabilities, dict) else None
-        for server in self._options.mcp_servers:
-            if server.url is not None and not (isinstance(can, dict) and can.get(server.type)):
-                raise AgentError(f"the agent cannot use the MCP server {server.name}: it does not speak {server.type}")
+        for server in self._context.mcp_servers:
+            kind = _KINDS.get(server.spoken)
+            if kind is not None and not (isinstance(can, dict) and can.get(kind)):
+                raise AgentError(f"the agent cannot use the MCP server {server.name}: it does not speak {kind}")
 
     async def _watch(self, asked: asyncio.Future[Any]) -> None:
         """Wait for the answer, but not for an agent that says nothing."""
@@ -278,6 +282,17 @@ class AcpSession:
         """The end of what it printed, for messages."""
         lines = [line.strip() for line in self._stderr.decode("utf-8", "replace").splitlines() if line.strip()]
         return f": {' / '.join(lines[-3:])[-500:]}" if lines else ""
+
+
+def server_message(server: McpServer) -> dict[str, Any]:
+    """An MCP server as `session/new` tells it."""
+    if server.command is not None:
+        return {"name": server.name, "command": server.command, "args": server.args, "env": _pairs(server.env)}
+    return {"type": _KINDS[server.spoken], "name": server.name, "url": server.url, "headers": _pairs(server.headers)}
+
+
+def _pairs(block: dict[str, str]) -> list[dict[str, str]]:
+    return [{"name": name, "value": value} for name, value in block.items()]
 
 
 def _unauthenticated(found: dict[str, Any], error: RequestFailedError) -> AgentError:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rollout import API_VERSION, AgentContext, ConfigError, TrajectoryReport
 from rollout.core.plugins import Plugin, decode_options, find
-from rollout_acp.options import SessionOptions
+from rollout_acp.options import TRANSPORTS, SessionOptions
 from rollout_acp.session import AcpSession
 
 
@@ -53,6 +53,13 @@ class AcpxAgent:
         agent_env = getattr(plugin.cls, "agent_env", None)
         env: dict[str, str] = agent_env(inner, given, environ) if agent_env is not None else {}
         return env
+
+    @staticmethod
+    def equipment(options: AcpxOptions) -> frozenset[str]:
+        """MCP servers by the protocol, skills as the plugin has them."""
+        plugin, inner = wrapped(options)
+        own = getattr(plugin.cls, "equipment", None)
+        return TRANSPORTS | ((own(inner) if own is not None else frozenset()) & {"skills"})
 
     async def install(self) -> None:
         await self._inner.install()

@@ -24,9 +24,13 @@ from rollout import (
 )
 from rollout.core.errors import AgentError, boundary
 from rollout.core.plugins import find
+from rollout.core.trial.equipment import write_private
 from rollout_agents.manifest import Manifest, decode_manifest, read_manifest
+from rollout_agents.mcp import SPOKEN, WRITERS
 
 PREFIX = "/opt/rollout"
+MCP_CONFIG = "/tmp/rollout/mcp-of-agent"
+"""The servers in the agent's own format, where that is not the common one."""
 
 
 class ManifestOptions(Struct, frozen=True, kw_only=True):
@@ -88,6 +92,13 @@ class ManifestAgent(ScriptAgent):
         return {**manifest.env, **from_host}
 
     @classmethod
+    def equipment(cls, options: Any) -> frozenset[str]:
+        """The transports of its format, and skills when it has a folder for them; or what its script mentions."""
+        manifest = cls.of(options)
+        skills = {"skills"} if manifest.skills else set()
+        return SPOKEN[manifest.mcp] | skills | cls.equipment_in(manifest.execute)
+
+    @classmethod
     def acp_command(cls, options: Any) -> str | None:
         """What runs it so that it speaks ACP; None when it does not."""
         manifest = cls.of(options)
@@ -104,6 +115,13 @@ class ManifestAgent(ScriptAgent):
 
     def reader(self) -> str:
         return self.of(self.options).trajectory
+
+    async def connect(self) -> ScriptAgent:
+        context, write = self.context, WRITERS.get(self.of(self.options).mcp)
+        if context.mcp_servers and write is not None:
+            text = write(context.mcp_servers)
+            await write_private(context.environment, MCP_CONFIG, text, user=context.user, root=context.root_user)
+        return self
 
     async def prompt(self, text: str) -> AgentTurn:
         result = await self._run(self.execute_script(), "agent/execute.sh")
@@ -177,6 +195,12 @@ def _settings(manifest: Manifest, options: ManifestOptions) -> str:
         f"model={shlex.quote(model)} base_url={shlex.quote(base_url)}",
         f"set -- {shlex.join(options.args)}".rstrip(),
     ]
+    if manifest.mcp:
+        file = MCP_CONFIG if manifest.mcp in WRITERS else "$ROLLOUT_MCP_CONFIG"
+        lines.append(f'mcp_config=; [ -z "${{ROLLOUT_MCP_CONFIG:-}}" ] || mcp_config={file}')
+    if manifest.skills:
+        copy = f'mkdir -p "{manifest.skills}"; cp -R "$ROLLOUT_SKILLS_DIR/." "{manifest.skills}/"'
+        lines.append(f'if [ -n "${{ROLLOUT_SKILLS_DIR:-}}" ]; then {copy}; fi')
     for value, names in ((model, manifest.model_env), (base_url, manifest.base_url_env)):
         lines += [f"export {name}={shlex.quote(value)}" for name in names if value]
     return "\n".join(lines) + "\n"

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from rollout import ConfigError, Struct
+from rollout_agents.mcp import Format
 
 Verified = Literal["task", "installed", "no"]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
@@ -45,6 +46,10 @@ class Manifest(Struct, frozen=True, kw_only=True):
     """Variables that hold the base URL of a self-hosted model."""
     acp: str = ""
     """Command that speaks the Agent Client Protocol, when it has one."""
+    mcp: Format = ""
+    """It can be told of MCP servers: `$mcp_config` is then a file of this format, or empty when there are none."""
+    skills: str = ""
+    """Folder, for sh, where it looks for skills; those that it is given are copied there."""
     trajectory: Name = "atif"
     """The reader that makes a trajectory of what it prints and leaves in /logs/agent, as in a job; `rollout plugins readers`."""
     vendor: str = ""

@@ -9,7 +9,7 @@ from msgspec import Meta, field
 from rollout.core.config.rewards import Name, Rewards, RubricConfig, rewards_options
 from rollout.core.quantity import Quantity, parse_bytes, parse_cpus
 from rollout.core.records import Budget, Isolation
-from rollout.core.types import Struct
+from rollout.core.types import McpServer, Struct, check_names
 
 Positive = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(ge=0)]
@@ -119,6 +119,10 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     """Variables for install and execute. `${VAR}`, `${VAR:-default}` are taken from the host, `$$` is a dollar sign."""
     options: dict[str, Any] = {}
     """The agent plugin's own options."""
+    mcp_servers: list[McpServer] = []
+    """Servers of the Model Context Protocol that it is told of, besides the task's; one of the same name takes its place."""
+    skills: list[Location] = []
+    """Folders that it is given as skills, relative to the job file: a folder with a SKILL.md, or one that holds such folders."""
     user: Name | None = None
     """Run the agent as this user of the environment, instead of the task's `[agent] user`."""
     override_timeout_sec: Seconds = 0
@@ -127,6 +131,7 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     """Ceiling of the agent's timeouts; 0 is unset."""
 
     def __post_init__(self) -> None:
+        check_names(self.mcp_servers)
         if self.manifest is not None and (self.inline or self.type is not None):
             raise ValueError("`manifest` describes an agent: leave out `type`, `install` and `execute`")
         if self.inline and self.type is not None:

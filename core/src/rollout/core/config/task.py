@@ -10,7 +10,7 @@ from msgspec import Meta
 from rollout.core.config.rewards import Rewards, RubricConfig
 from rollout.core.quantity import Quantity, parse_bytes, parse_cpus
 from rollout.core.records import Artifact, CollectHook, Healthcheck, StepStrategy, Timeout
-from rollout.core.types import Struct
+from rollout.core.types import McpServer, Struct, check_names
 
 
 class TaskEnvironmentConfig(Struct, frozen=True, kw_only=True):
@@ -44,11 +44,14 @@ class TaskEnvironmentConfig(Struct, frozen=True, kw_only=True):
     gpu_types: list[str] = []
     tpu: dict[str, Any] | None = None
     skills_dir: str | None = None
-    mcp_servers: list[Any] = []
+    """Folder of the environment with skills, each a folder with a SKILL.md, that the agent is given."""
+    mcp_servers: list[McpServer] = []
+    """Servers of the Model Context Protocol that the agent is told of."""
     healthcheck: Healthcheck | None = None
     """Wait for it after the start, before the agent is installed."""
 
     def __post_init__(self) -> None:
+        check_names(self.mcp_servers)
         if self.cpus is not None:
             parse_cpus(self.cpus)
         for size in (self.memory, self.storage):
@@ -192,8 +195,6 @@ class TaskConfig(Struct, frozen=True, kw_only=True):
         wanted = {
             "a separate verifier of steps": self.steps
             and (self.separate_verifier or any(step.verifier.environment_mode == "separate" for step in self.steps)),
-            "environment.mcp_servers": self.environment.mcp_servers,
-            "environment.skills_dir": self.environment.skills_dir,
             "environment.tpu": self.environment.tpu,
             f'environment.os = "{self.environment.os}"': self.environment.os != "linux",
             'network_mode = "allowlist"': "allowlist"

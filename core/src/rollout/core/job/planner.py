@@ -20,6 +20,7 @@ from rollout.core.config.job import AgentConfig, DatasetConfig, EnvironmentConfi
 from rollout.core.config.load import JobFile
 from rollout.core.errors import ConfigError, PluginError, RolloutError, TaskError, UsageError, boundary
 from rollout.core.hooks import HookBus
+from rollout.core.job.equipment import equipment_of, skill_folders
 from rollout.core.job.kept import KeptTrials
 from rollout.core.job.plan import Plan, trial_id_of
 from rollout.core.job.planned import PlannedAgent, PlannedDataset, PlannedTask, needs_environment
@@ -43,6 +44,7 @@ from rollout.core.tasks.cache import cache_dir
 from rollout.core.tasks.dataset_folder import DATASET
 from rollout.core.tasks.directory import LoadedDataset, load_dataset
 from rollout.core.tasks.task import load_task
+from rollout.core.tasks.tree import digest_lines, digest_of
 from rollout.core.trial.isolation import OWN_USER, ROOT_NAMES
 from rollout.core.trial.paths import FolderNames, environment_name, short_hash
 
@@ -238,15 +240,29 @@ class _Planner:
                     env = {**agent_env(options, env, self._environ), **env}
             except ConfigError as error:
                 missing.append(str(error))
-        spec = AgentSpec(name=agent.name, plugin=name, options=raw, env=env, user=agent.user)
+        skills = skill_folders(agent.skills, self._base_dir, f"{self._where}: agents[{index}].skills")
+        spec = AgentSpec(
+            name=agent.name,
+            plugin=name,
+            options=raw,
+            env=env,
+            user=agent.user,
+            mcp_servers=tuple(agent.mcp_servers),
+            skills=tuple(map(str, skills)),
+        )
+        made_of: list[object] = [spec]
+        if identity is not None:
+            made_of.append(identity)
+        made_of += [digest_of(digest_lines(skill)) for skill in skills]
         return PlannedAgent(
             spec=spec,
             folder=names(agent.name),
             override_timeout_sec=agent.override_timeout_sec,
             max_timeout_sec=agent.max_timeout_sec,
-            fingerprint=fingerprint_of(spec) if identity is None else fingerprint_of((spec, identity)),
+            fingerprint=fingerprint_of(made_of if len(made_of) > 1 else spec),
             needs_environment=_agent_needs_environment(plugin, options),
             answers_rows=getattr(plugin.cls, "answers_rows", False),
+            equipment=equipment_of(plugin.cls, options),
             task_faults=partial(plugin.cls.task_faults, options) if hasattr(plugin.cls, "task_faults") else lambda task: (),
         )
 
@@ -467,6 +483,9 @@ class _Planner:
 
         for index, agent in enumerate(self._config.agents):
             look(agent.env, f"agents[{index}].env")
+            for server in agent.mcp_servers:
+                for block in server.blocks:
+                    look(block, f"agents[{index}].mcp_servers, {server.name}")
         look(self._config.verifier.env, "verifier.env")
         look(self._config.environment.env, "environment.env")
         oracle = any(agent.plugin == "oracle" for agent in self._config.agents)
@@ -478,6 +497,8 @@ class _Planner:
                 if not task.verifier.disable:
                     for block in (task.verifier.env, *(step.env for step in task.spec.steps)):
                         look(block, where)
+                for block in (block for server in task.spec.mcp_servers for block in server.blocks):
+                    look(block, where)
                 if oracle:
                     look(task.spec.env, where)
         if used:

@@ -9,8 +9,9 @@ from typing import Any
 from rollout.core.config.interpolate import expand, unset_names
 from rollout.core.errors import TaskError
 from rollout.core.job.planned import PlannedAgent, PlannedTask
+from rollout.core.records import TaskSpec
 from rollout.core.tasks.task import step_folder
-from rollout.core.types import TaskOutline
+from rollout.core.types import SKILLS, TaskOutline
 
 MAX_FAULTS = 20
 """How many lines of faults one error has."""
@@ -31,12 +32,25 @@ def check_plugins(
     """
     outline = _outline(task, agents, environ)
     faults = [str(fault) for agent in agents for fault in agent.task_faults(outline)]
+    faults += [fault for agent in agents if (fault := _not_equipped(task.spec, agent)) is not None]
     if not task.verifier.disable:
         verifier = find_verifier(task.verifier.plugin, task.verifier.options)
         if (ask := getattr(verifier, "task_faults", None)) is not None:
             faults += [str(fault) for fault in ask(outline)]
     if faults:
         raise TaskError("; ".join(dict.fromkeys(faults)))
+
+
+def _not_equipped(task: TaskSpec, agent: PlannedAgent) -> str | None:
+    """What the task or the job wants the agent to have, and the agent cannot be given."""
+    missing = [
+        f"the MCP server {server.name} ({server.spoken})"
+        for server in (*task.mcp_servers, *agent.spec.mcp_servers)
+        if server.spoken not in agent.equipment
+    ]
+    if (task.skills_dir is not None or agent.spec.skills) and SKILLS not in agent.equipment:
+        missing.append("skills")
+    return f"the agent {agent.spec.name} cannot be given {', '.join(missing)}" if missing else None
 
 
 def task_error(faults: Iterable[tuple[str, str]], what: str) -> TaskError:

@@ -147,6 +147,8 @@ class _Run:
         tasks = [task for dataset in plan.datasets for task in dataset.kinds]
         blocks = [agent.spec.env for agent in plan.agents]
         blocks += [block for task in tasks for block in (task.verifier.env, task.spec.env) if block]
+        blocks += [block for agent in plan.agents for server in agent.spec.mcp_servers for block in server.blocks]
+        blocks += [block for task in tasks for server in task.spec.mcp_servers for block in server.blocks]
         blocks += [step.env for task in tasks for step in task.spec.steps]
         blocks += [environment.env for task in tasks for environment in task.environments if environment.env]
         redactor = Redactor(secrets_of(blocks, plan.environ))

@@ -81,7 +81,8 @@ async def services_for(
     )
     backend: EnvironmentBackend = plugin.cls(options, context)
     blocks = (spec.agent.env, spec.verifier.env, spec.task.env, *(environment.env for environment in spec.environments))
-    redactor = Redactor(secrets_of((*blocks, *(step.env for step in spec.task.steps)), environ))
+    told = (block for server in (*spec.task.mcp_servers, *spec.agent.mcp_servers) for block in server.blocks)
+    redactor = Redactor(secrets_of((*blocks, *(step.env for step in spec.task.steps), *told), environ))
     logs = Path(spec.directory) / "images"
     images = Images(
         backend,

@@ -187,6 +187,8 @@ class TaskPlanner:
                 artifacts=config.kept_artifacts,
                 collect=tuple(config.verifier.collect),
                 healthcheck=config.environment.healthcheck,
+                mcp_servers=tuple(config.environment.mcp_servers),
+                skills_dir=config.environment.skills_dir,
                 steps=tuple(self._step(config, step) for step in config.steps),
                 step_strategy=config.multi_step_reward_strategy or "mean",
             ),

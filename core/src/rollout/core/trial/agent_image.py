@@ -11,6 +11,7 @@ from rollout.core.errors import AgentInstallError
 from rollout.core.protocols import Agent, AgentContext, Environment
 from rollout.core.records import TrialSpec
 from rollout.core.trial.deadlines import foreign
+from rollout.core.trial.equipment import EQUIPMENT_VARIABLES
 from rollout.core.trial.installs import SharedInstall
 from rollout.core.trial.instruction import INSTRUCTION_FILE_VARIABLE, INSTRUCTION_VARIABLE
 from rollout.core.trial.isolation import OWN_USER
@@ -38,7 +39,7 @@ async def image_with_agent(
     context = make_context()
     own, outer = spec.agent.env, spec.environment.env
     secret = frozenset(name for block in (own, outer) for name in block if secrets_of([{name: block[name]}], services.environ))
-    withheld = secret | {INSTRUCTION_VARIABLE, INSTRUCTION_FILE_VARIABLE}
+    withheld = secret | {INSTRUCTION_VARIABLE, INSTRUCTION_FILE_VARIABLE, *EQUIPMENT_VARIABLES}
     with foreign(AgentInstallError, "installing the agent"):
         made_of = shared_install(plugin.cls(options, context), withheld)
     if made_of is None:
@@ -48,7 +49,7 @@ async def image_with_agent(
     plain = {name: value for name, value in services.expand(outer).items() if name not in withheld}
 
     def make(environment: Environment, folder: Path, sink: OutputSink) -> Agent:
-        there = replace(context, environment=environment, env=env, log_dir=folder, sink=sink, instruction="")
+        there = replace(context, environment=environment, env=env, log_dir=folder, sink=sink, instruction="", mcp_servers=())
         agent: Agent = plugin.cls(options, there)
         return agent
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from rollout.core.config.interpolate import expand, looks_secret, referenced_names
 from rollout.core.records import TrialSpec
+from rollout.core.types import McpServer
 
 _RANDOM = re.compile(r"(?=\S*[a-z])(?=\S*[A-Z])(?=\S*[0-9])[^\s/]{20,}|[0-9a-f]{32,}|\w+://[^\s/@]+:[^\s/@]+@\S+", re.ASCII)
 _MIN_LENGTH = 4
@@ -154,15 +155,29 @@ class RedactingStream:
             self._held = b""
 
 
+def _servers_without_secrets(servers: tuple[McpServer, ...]) -> tuple[McpServer, ...]:
+    return tuple(
+        replace(server, env=without_literal_secrets(server.env), headers=without_literal_secrets(server.headers))
+        for server in servers
+    )
+
+
 def spec_without_secrets(spec: TrialSpec) -> TrialSpec:
     """A trial's spec as it may be written to disk: without literal secrets."""
     agent, verifier, environment, separate = spec.agent, spec.verifier, spec.environment, spec.verifier_environment
     options = (agent.options, verifier.options, spec.environment_options)
-    if not (agent.env or verifier.env or environment.env or (separate and separate.env) or any(options)):
+    servers = spec.task.mcp_servers or agent.mcp_servers
+    if not (agent.env or verifier.env or environment.env or (separate and separate.env) or any(options) or servers):
         return spec
     return replace(
         spec,
-        agent=replace(agent, env=without_literal_secrets(agent.env), options=without_secret_options(agent.options)),
+        agent=replace(
+            agent,
+            env=without_literal_secrets(agent.env),
+            options=without_secret_options(agent.options),
+            mcp_servers=_servers_without_secrets(agent.mcp_servers),
+        ),
+        task=replace(spec.task, mcp_servers=_servers_without_secrets(spec.task.mcp_servers)),
         verifier=replace(verifier, env=without_literal_secrets(verifier.env), options=without_secret_options(verifier.options)),
         environment=replace(environment, env=without_literal_secrets(environment.env)),
         verifier_environment=separate and replace(separate, env=without_literal_secrets(separate.env)),

@@ -66,6 +66,7 @@ from rollout.core.trial.artifacts import (
 )
 from rollout.core.trial.budget import TrialBudget
 from rollout.core.trial.deadlines import deadline, foreign
+from rollout.core.trial.equipment import equip, servers_of
 from rollout.core.trial.handover import COLLECT_SEC, bring_work, keep_declared, run_collect_hooks
 from rollout.core.trial.healthcheck import wait_until_healthy
 from rollout.core.trial.instruction import INSTRUCTION_FILE_VARIABLE, INSTRUCTION_VARIABLE, instruction_variables
@@ -86,6 +87,7 @@ from rollout.core.trial.verdict import says_more, write_verdict
 from rollout.core.types import (
     AgentTurn,
     EnvironmentSpec,
+    McpServer,
     Stream,
     TransferReport,
     Usage,
@@ -117,6 +119,7 @@ class Rollout:
         self._instruction = ""
         self._task = Task(id=spec.task.name, instruction="")
         self._env: dict[str, str] = {}
+        self._equipment_env: dict[str, str] = {}
         self._image: str | None = None
         self._installed = False
         self._walls: Walls | None = None
@@ -237,6 +240,9 @@ class Rollout:
                         await set_up_task(self.environment, spec, root, self._agent_sink)
                     if spec.isolation in OWN_USER:
                         await self._walls.admit_agent(spec.environment.workdir, self._journal.warn)
+                    self._equipment_env = await equip(
+                        self.environment, spec, self._mcp_servers, root=self._root, warn=self._journal.warn
+                    )
                     if spec.task.artifacts or spec.task.steps or spec.isolation == "separate":
                         # Asked before the agent could give another answer.
                         self._workdir = await working_directory(self.environment, spec.environment.workdir)
@@ -486,7 +492,8 @@ class Rollout:
             is_row=spec.task.row is not None,
             attempt=spec.attempt,
             base_dir=Path(spec.base_dir),
-            env={**self._services.expand(spec.agent.env), **self._env},
+            env={**self._services.expand(spec.agent.env), **self._env, **self._equipment_env},
+            mcp_servers=self._mcp_servers,
             workdir=spec.environment.workdir,
             user=spec.agent.user,
             log_dir=self.directory,
@@ -496,6 +503,10 @@ class Rollout:
             spent=self._spending,
             redact=self._services.redactor.redact,
         )
+
+    @property
+    def _mcp_servers(self) -> tuple[McpServer, ...]:
+        return servers_of(self.spec, self._services.expand)
 
     def _spending(self, usage: Usage) -> None:
         """What the agent says that it has used so far."""

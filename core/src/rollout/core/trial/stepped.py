@@ -104,6 +104,7 @@ class StepRollout(Rollout):
         self._journal.share_log(whole._journal)
         self._workdir, self._image = whole._workdir, whole._image
         self._installed = whole._installed
+        self._equipment_env = whole._equipment_env
         worked = whole._journal.durations().agent_execution_sec or 0.0
         self._budget = TrialBudget(left_of(whole.spec.budget, whole._usage, worked))
 
