@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -119,6 +120,36 @@ def test_wrong_arguments_change_nothing(tmp_path: Path, arguments: tuple[str, ..
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
     assert why in done.stderr
     assert (job / "trials.jsonl").read_bytes() == before
+
+
+def test_what_is_damaged_or_gone_is_named(tmp_path: Path) -> None:
+    tests = "#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n"
+    for name in "abcd":
+        write_task(tmp_path / "tasks" / name, tests=tests, toml='artifacts = ["/app", "/app/none"]\n')
+    agent = {"name": "w", "execute": "echo 42 > answer.txt"}
+    job = write_job(tmp_path, {"agents": [agent], "isolation": "separate"})
+    assert rollout(tmp_path, job, "--name", "j", "-q").returncode == 0
+    shown = rollout(tmp_path, "show", "jobs/j").stdout
+    assert "warning: w/tasks/a__1 and 3 further trials: artifact /app/none is not in the agent's environment" in shown
+    trials = tmp_path / "jobs/j/w/tasks"
+    (trials / "a__1/result.json").write_text("{")
+    (trials / "b__1/config.json").unlink()
+    shutil.rmtree(trials / "c__1/artifacts/app")
+    (trials / "d__1/artifacts/manifest.json").unlink()
+    done = rollout(tmp_path, "regrade", "jobs/j", "--again")
+    lines = sorted(line.removeprefix("w/tasks/").replace(f"{trials}/", "") for line in done.stdout.splitlines())
+    assert [line for line in lines if "__1" in line] == [
+        "a__1: cannot be verified again: jobs/j/w/tasks/a__1/result.json cannot be read, which the trial recorded",
+        "b__1: cannot be verified again: jobs/j/w/tasks/b__1/config.json is missing, which the trial recorded",
+        "c__1: cannot be verified again: artifacts of the trial are not in jobs/j/w/tasks/c__1/artifacts any more: /app",
+        "d__1: cannot be verified again: jobs/j/w/tasks/d__1/artifacts/manifest.json is missing, "
+        "which says what the verifier got of the agent's work",
+    ]
+    trial = rollout(tmp_path, "regrade", "jobs/j/w/tasks/c__1")
+    assert (trial.returncode, "is the folder of one trial" in trial.stderr) == (2, True)
+    (tmp_path / "jobs/j/config.json").write_text("{'job_id': 1")
+    broken = rollout(tmp_path, "regrade", "jobs/j")
+    assert (broken.returncode, "jobs/j/config.json is damaged" in broken.stderr) == (2, True)
 
 
 def test_a_folder_that_is_no_jobs_is_refused(tmp_path: Path) -> None:

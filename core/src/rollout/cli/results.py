@@ -11,9 +11,10 @@ import msgspec
 from rollout.cli.display.display import terminal_width
 from rollout.cli.display.summary import error_lines, result_table
 from rollout.cli.display.text import Align, duration, figure, one_line, plural, table
-from rollout.core.job.report import Cell, Failure, Report
+from rollout.core.job.report import Cell, Failure, Report, TrialWarning
 
 _MATRIX_ROWS = 200
+_WARNINGS = 10
 
 
 def print_report(report: Report, *, failures: int) -> None:
@@ -33,6 +34,7 @@ def report_lines(report: Report, *, failures: int, width: int) -> Iterator[str]:
     yield from result_table(report.groups, report.metrics, width=width, times=True)
     yield from _blank_before(error_lines(report.groups))
     yield from _blank_before(f"warning: {one_line(warning)}" for warning in report.warnings)
+    yield from _blank_before(_trial_warnings(report.trial_warnings()))
     yield from _blank_before(_matrix(report, width))
     yield from _blank_before(_failures(report, failures))
 
@@ -52,6 +54,7 @@ def print_report_json(report: Report) -> None:
         "matrix": report.matrix(),
         "failures": list(report.failures()),
         "warnings": report.warnings,
+        "trial_warnings": report.trial_warnings(),
     }
     print(msgspec.json.format(msgspec.json.encode(record), indent=2).decode())
 
@@ -82,6 +85,15 @@ def _matrix(report: Report, width: int) -> list[str]:
     lines = table(titles, body, align=align, width=width)
     more = len(rows) - len(body)
     return [*lines, f"and {plural(more, 'further task')}; --json has all"] if more else lines
+
+
+def _trial_warnings(warnings: list[TrialWarning]) -> list[str]:
+    lines = []
+    for warning in warnings[:_WARNINGS]:
+        more = f" and {plural(len(warning.trials) - 1, 'further trial')}" if len(warning.trials) > 1 else ""
+        lines.append(f"warning: {one_line(warning.trials[0])}{more}: {one_line(warning.text)}")
+    more_texts = len(warnings) - len(lines)
+    return [*lines, f"and {plural(more_texts, 'further warning')}; --json has all"] if more_texts else lines
 
 
 def _failures(report: Report, limit: int) -> list[str]:

@@ -7,6 +7,7 @@ verified again by the same verifier and tests is left alone, so that an interrup
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
@@ -36,7 +37,7 @@ from rollout.core.files import write_atomic
 from rollout.core.job.report import load_report
 from rollout.core.job.results import JobResult
 from rollout.core.job.single import services_for
-from rollout.core.job.store import CONFIG, RESULT, JobStore, StoredTrial, read_json, read_trials
+from rollout.core.job.store import CONFIG, RESULT, TRIALS, JobStore, StoredTrial, read_json, read_trials
 from rollout.core.job.task_planner import fingerprint_of
 from rollout.core.plugins import decode_options, find
 from rollout.core.protocols import Verifier
@@ -44,6 +45,7 @@ from rollout.core.records import MANIFEST, EarlierVerdict, TrialResult, TrialSpe
 from rollout.core.tasks.cache import cache_dir
 from rollout.core.tasks.task import load_task
 from rollout.core.tasks.tree import tree_digest
+from rollout.core.trial.artifacts import read_manifest
 from rollout.core.trial.deadlines import deadline, foreign
 from rollout.core.trial.output import PhaseOutput
 from rollout.core.trial.paths import environment_name, short_hash
@@ -95,9 +97,7 @@ async def regrade(
         UsageError and its kinds: no job's folder, a job that runs, a verifier that is not there. Nothing was changed.
         StoreError: results cannot be written.
     """
-    config = read_json(directory, CONFIG)
-    if "job_id" not in config:
-        raise UsageError(f"{directory} is not a job's folder: it has no job's {CONFIG}")
+    config = _job_config(directory)
     store = JobStore(directory)
     store.open()
     try:
@@ -188,8 +188,12 @@ class _Regrade:
     async def _again(self, trial: StoredTrial, before: float | None) -> Regraded:
         folder = self._folder(trial)
         result, spec = _read_result(folder), read_spec(folder)
+        for name, found in ((RESULT, result), (CONFIG, spec)):
+            if found is None:
+                state = "cannot be read" if (folder / name).exists() else "is missing"
+                raise NotKeptError(f"{folder / name} {state}, which the trial recorded")
         if result is None or spec is None or result.trial_id != trial.trial_id:
-            raise NotKeptError(f"{folder} does not hold what the trial recorded")
+            raise NotKeptError(f"{folder} holds the record of another trial")
         if result.timestamps.agent_execution_ended_at is None:
             raise NotKeptError("the agent did not come to its end")
         verifier = self._verifier(spec)
@@ -202,15 +206,16 @@ class _Regrade:
         redactor = Redactor(secrets_of((verifier.env, spec.agent.env if verifier.agent_env else {}), self._environ))
         began, started_at = time.monotonic(), datetime.now(UTC)
         looks = getattr(plugin.cls(decoded), "needs_environment", True)
-        if looks and spec.isolation == "separate" and (folder / "artifacts" / MANIFEST).is_file():
+        if looks and spec.isolation == "separate":
+            _check_artifacts(folder / "artifacts")
             verdict = await self._in_fresh_environment(now, folder, redactor)
         else:
             verdict = await self._from_records(now, folder, log_dir, plugin.cls(decoded), redactor)
         seconds = round(time.monotonic() - began, 6)
         again = _with_verdict(result, verdict, key, started_at, seconds)
         write_verdict(log_dir, verdict, redactor)
-        write_atomic(folder / "result.json", to_json(again))
-        self._store.add_trial(again)
+        self._store.add_trial(again)  # first: a trial whose own record is older is verified once more, and none is forgotten
+        write_atomic(folder / RESULT, to_json(again))
         return Regraded(trial_id=trial.trial_id, what="regraded", before=before, after=again.reward)
 
     async def _from_records(
@@ -343,6 +348,28 @@ def _with_verdict(result: TrialResult, verdict: VerifyResult, key: str, started_
         durations=changed(result.durations, verifier_sec=seconds),
         timestamps=changed(result.timestamps, verifier_started_at=started_at, verifier_ended_at=datetime.now(UTC)),
     )
+
+
+def _job_config(directory: Path) -> dict[str, Any]:
+    """Raises UsageError: it is no job's folder, or its configuration was damaged."""
+    config, file = read_json(directory, CONFIG), directory / CONFIG
+    if read_spec(directory) is not None:
+        raise UsageError(f"{directory} is the folder of one trial; name the job's folder, and choose with --task and --agent")
+    if "job_id" in config:
+        return config
+    if file.is_file() and (directory / TRIALS).exists():
+        raise UsageError(f"{file} is damaged: it is no job's configuration; its trials cannot be verified again without it")
+    raise UsageError(f"{directory} is not a job's folder: it has no job's {CONFIG}")
+
+
+def _check_artifacts(folder: Path) -> None:
+    """Raises NotKeptError: what a fresh environment is to get is not there any more."""
+    if not (folder / MANIFEST).is_file():
+        raise NotKeptError(f"{folder / MANIFEST} is missing, which says what the verifier got of the agent's work")
+    kept = [artifact for artifact in read_manifest(folder) if artifact.status == "kept"]
+    gone = [artifact.source for artifact in kept if not os.path.lexists(folder / artifact.destination)]
+    if gone:
+        raise NotKeptError(f"artifacts of the trial are not in {folder} any more: {', '.join(gone)}")
 
 
 def _job_verifier(config: dict[str, Any]) -> VerifierConfig | None:

@@ -43,6 +43,7 @@ class ReportTrial(StoredTrial, frozen=True):
 
     reward: float | None = None
     tries: tuple[_Try, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool | None:
@@ -79,6 +80,13 @@ class Failure(Struct, frozen=True, kw_only=True):
     """The file of the job's folder that the line is from; None: the error's own message."""
 
 
+class TrialWarning(Struct, frozen=True, kw_only=True):
+    """A warning that trials recorded, and which."""
+
+    text: str
+    trials: list[str]
+
+
 class Report(Struct, frozen=True, kw_only=True):
     """What is known of a job."""
 
@@ -103,6 +111,15 @@ class Report(Struct, frozen=True, kw_only=True):
             MatrixRow(dataset=dataset, task=task, cells={agent: _cell(trials) for agent, trials in row.items()})
             for (dataset, task), row in sorted(gathered.items())
         ]
+
+    def trial_warnings(self) -> list[TrialWarning]:
+        """What trials warned of, each text once, those of most trials first."""
+        gathered: dict[str, list[str]] = {}
+        for trial in self.trials:
+            for text in dict.fromkeys(trial.warnings):
+                gathered.setdefault(text, []).append(trial.trial_id)
+        found = [TrialWarning(text=text, trials=sorted(trials)) for text, trials in gathered.items()]
+        return sorted(found, key=lambda warning: -len(warning.trials))
 
     def failed(self) -> list[ReportTrial]:
         """Errored trials, then those below PASS_MARK, each in order of their names."""

@@ -45,7 +45,7 @@ async def run_collect_hooks(spec: TrialSpec, environment: Environment, warn: War
 async def keep_declared(
     environment: Environment, artifacts: Sequence[Artifact], folder: Path, workdir: str, warn: Warn
 ) -> list[KeptArtifact]:
-    """Copy artifacts into a folder of the host; what could not be kept is a warning, and told in the list.
+    """Copy artifacts into a folder of the host; what is missing or could not be kept is a warning, and told in the list.
 
     Raises:
         TransferError: nothing can be copied, or not within COLLECT_SEC.
@@ -56,6 +56,8 @@ async def keep_declared(
     for item in kept:
         if item.status == "failed":
             warn(f"artifact {item.source} could not be kept: {item.error}")
+        elif item.status == "missing":
+            warn(f"artifact {item.source} is not in the agent's environment")
         elif item.skipped_count:
             path, reason = item.skipped[0]
             more = f" and {item.skipped_count - 1} more" if item.skipped_count > 1 else ""
