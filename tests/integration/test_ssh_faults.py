@@ -33,7 +33,7 @@ ONE, OTHER = 4, 5
 def _machines() -> Iterator[None]:
     require("ssh")
     for number in (ONE, OTHER):
-        run(number, "rm -rf /root/.cache/rollout/ssh/work")
+        run(number, "rm -rf /root/.cache/rollout/ssh/work /logs /tmp/.rollout-lease")
     yield
     for number in (ONE, OTHER):
         do("mend", number)
@@ -231,9 +231,34 @@ def test_nothing_stays_on_the_hosts_of_a_job_that_was_killed(tmp_path: Path, mod
     assert [result["reward"] for result in results] == [1.0, 1.0]
 
 
-def _slow_job(folder: Path, environment: dict[str, Any], tasks: int = 1) -> Path:
-    """Trials that take four seconds and then succeed."""
+@pytest.mark.parametrize("mode", MODES)
+def test_a_host_that_was_cut_off_when_its_job_was_killed_ends_its_trials_and_clean_names_it_until_it_is_back(
+    tmp_path: Path, mode: str
+) -> None:
+    path = _slow_job(tmp_path, options(ONE, OTHER, mode=mode, lost_after_sec=2, connect_timeout_sec=2), tasks=2, sleep=54321)
+    with subprocess.Popen(command(path), cwd=tmp_path, env=environ(tmp_path), stdout=subprocess.DEVNULL) as job:
+        for number in (ONE, OTHER):
+            wait_until(number, "pgrep -f '[s]leep 54321' > /dev/null")
+        job.send_signal(signal.SIGSTOP)
+        do("cut", ONE)
+        run(OTHER, "pkill -KILL -f '[r]ollout = .relay|[r]ollout-holder'")
+        job.send_signal(signal.SIGKILL)
+        job.wait(60)
+    cleaned = rollout(tmp_path, "clean", "jobs/job")
+    assert cleaned.returncode == 1
+    assert "10.213.77.14: no answer within 2 s" in cleaned.stderr
+    assert "10.213.77.15" not in cleaned.stderr
+    assert "10.213.77.15" in cleaned.stdout, "the other host was cleaned"
+    wait_until(OTHER, NOTHING_LEFT)
+    wait_until(ONE, NOTHING_LEFT)  # it is still cut off
+    do("mend", ONE)
+    again = rollout(tmp_path, "clean", "jobs/job")
+    assert (again.returncode, again.stderr) == (0, "")
+
+
+def _slow_job(folder: Path, environment: dict[str, Any], tasks: int = 1, sleep: float = 4.321) -> Path:
+    """Trials that take four seconds, or as long as you like, and then succeed."""
     for number in range(tasks):
         write_task(folder / "tasks" / f"t{number}")
-    agent = {"name": "slow", "execute": "sleep 4.321; echo 42 > /app/answer.txt"}
+    agent = {"name": "slow", "execute": f"sleep {sleep}; echo 42 > /app/answer.txt"}
     return write_job(folder, {"environment": {"type": "ssh", "options": environment}, "agents": [agent]})

@@ -67,6 +67,24 @@ def test_a_host_runs_as_many_trials_at_once_as_it_has_slots(tmp_path: Path) -> N
     assert all(ended <= started for (_, ended), (started, _) in pairwise(times))
 
 
+def test_an_agent_is_installed_once_per_host(tmp_path: Path) -> None:
+    write_task(tmp_path / "tasks" / "one")
+    agent = {
+        "name": "kept",
+        "install": f"echo {os.urandom(8).hex()} > /opt/whose; cat /proc/sys/kernel/random/uuid > /opt/installed; echo new",
+        "execute": "cat /etc/hostname /proc/sys/kernel/hostname /opt/installed > /logs/agent/found; echo 42 > /app/answer.txt",
+    }
+    environment = {"type": "ssh", "options": options(6, 7, slots=2)}
+    path = write_job(tmp_path, {"environment": environment, "agents": [agent], "n_attempts": 8})
+    done = rollout(tmp_path, path)
+    assert done.returncode == 0, done.stderr
+    job = tmp_path / "jobs" / "job"
+    assert [result["reward"] for result in trial_results(job).values()] == [1.0] * 8
+    found = {path.read_text() for path in job.glob("*/*/*/logs/agent/found")}
+    assert len(found) == 2, "one installation on each host, and both were used"
+    assert [path.read_text() for path in job.rglob("setup/stdout.txt")] == ["new\nnew\n"]
+
+
 def test_the_docker_of_a_host_is_used_through_the_docker_environment(tmp_path: Path) -> None:
     require("docker")
     write_task(tmp_path / "tasks" / "one")

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar
 
 from rollout.core.aio import Blocking, run_shielded
-from rollout.core.errors import EnvironmentLostError, SandboxError
+from rollout.core.errors import EnvironmentLostError, SandboxError, TeardownError
 from rollout.core.pool import Lease
 from rollout.core.protocols import (
     API_VERSION,
@@ -120,8 +120,15 @@ class DockerBackend:
     async def reap(self, job_id: str) -> Sequence[str]:
         removed: list[str] = []
         several = self._hosts.several
-        for host in await self._hosts.reach():
-            removed += [f"{line} of {host}" if several else line for line in await host.reap(job_id)]
+        found = await self._hosts.reach()
+        faults = [f"{host} does not answer" for host in self._hosts.hosts if host not in found]
+        for host in found:
+            try:
+                removed += [f"{line} of {host}" if several else line for line in await host.reap(job_id)]
+            except SandboxError as error:
+                faults.append(f"{host}: {error}" if several else str(error))
+        if faults:
+            raise TeardownError(f"what the job left there was not all looked for: {'; '.join(faults)}", removed)
         return removed
 
     async def aclose(self) -> None:

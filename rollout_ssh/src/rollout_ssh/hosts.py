@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rollout.core.aio import Blocking
-from rollout.core.errors import EnvironmentLostError, HostLostError, SandboxError, TaskError
+from rollout.core.errors import EnvironmentLostError, HostLostError, SandboxError, TaskError, TeardownError
 from rollout.core.pool import Lease, Machine, Pool
 from rollout.core.protocols import EXEC_USER, LIVE_STDIO, NETWORK_NONE, SNAPSHOT, BackendContext, Environment
 from rollout.core.sandbox import layers
@@ -137,21 +137,22 @@ class OwnHosts:
         await self._layers.remove(image, sessions)
 
     async def reap(self, job_id: str) -> Sequence[str]:
-        self._check_hosts()
-        removed: list[str] = []
-        for machine in self._machines().machines:
-            if machine.set_aside is not None:
-                self._context.warn(f"{machine.name}: what the job left there was not looked for: {machine.set_aside}")
-                continue
-            try:
-                if self._options.mode == "host":
-                    removed += await put_back(machine.value, job_id, self._blocking, self._options.lost_after_sec)
-                    continue
-                session = await machine.value.session(self._blocking)
-                removed += await _reap(session, job_id)
-            except (Refused, Unreachable, EnvironmentLostError) as error:
-                self._context.warn(f"what the job left there was not looked for: {error}")
+        machines = self._machines().machines
+        found = await asyncio.gather(*(self._reap(machine.value, job_id) for machine in machines))
+        removed = [line for lines, _ in found for line in lines]
+        faults = [fault for _, fault in found if fault is not None]
+        if faults:
+            raise TeardownError(f"what the job left there was not looked for: {'; '.join(faults)}", removed)
         return removed
+
+    async def _reap(self, host: Host, job_id: str) -> tuple[list[str], str | None]:
+        """What was removed on one host, and why not all of it."""
+        try:
+            if self._options.mode == "host":
+                return await put_back(host, job_id, self._blocking, self._options.lost_after_sec), None
+            return await _reap(await host.session(self._blocking), job_id), None
+        except (Refused, Unreachable, TeardownError, EnvironmentLostError) as error:
+            return [], str(error)
 
     async def aclose(self) -> None:
         await asyncio.gather(*(host.aclose(self._blocking) for host in self._hosts() if self._pool is not None))

@@ -16,7 +16,7 @@ import msgspec
 
 from rollout.cli.display.text import one_line
 from rollout.core.config.job import EnvironmentConfig
-from rollout.core.errors import RolloutError, SandboxError, UsageError, boundary
+from rollout.core.errors import RolloutError, SandboxError, TeardownError, UsageError, boundary
 from rollout.core.job.store import CONFIG, SCRATCH_OWNER, JobStore, is_running, read_json
 from rollout.core.plugins import decode_options, find
 from rollout.core.protocols import BackendContext
@@ -76,9 +76,12 @@ def _clean_job(job: _Job, work: Path, dry_run: bool) -> int:
     store = JobStore(job.directory)
     store.open()
     try:
-        lines = asyncio.run(_reap(job, work))
-        for line in lines:
-            print(f"removed {one_line(line)}")
+        try:
+            lines = asyncio.run(_reap(job, work))
+        except TeardownError as error:
+            _tell(error.removed)
+            raise
+        _tell(lines)
         faults = [folder for folder in scratch if folder.exists() and not _remove_folder(folder, dry_run)]
         if faults:
             raise SandboxError(f"{len(faults)} scratch folders could not be removed")
@@ -202,6 +205,11 @@ def _remove_folder(folder: Path, dry_run: bool) -> bool:
         return False
     print(f"removed the scratch folder {one_line(str(folder))}")
     return True
+
+
+def _tell(removed: Iterable[str]) -> None:
+    for line in removed:
+        print(f"removed {one_line(line)}")
 
 
 def _complain(message: str) -> None:

@@ -42,7 +42,7 @@ may help without anybody changing anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import ClassVar
 
@@ -165,6 +165,11 @@ class TeardownError(SandboxError):
     """The environment could not be stopped or removed; `rollout clean` tries again."""
 
     code = "environment_teardown_failed"
+
+    def __init__(self, text: str, removed: Sequence[str] = ()) -> None:
+        """`removed`: what could be, as `EnvironmentBackend.reap` returns it."""
+        super().__init__(text)
+        self.removed = tuple(removed)
 
 
 class CommandTimeoutError(RolloutError, TimeoutError):

@@ -231,7 +231,12 @@ class EnvironmentBackend(Protocol):
         ...
 
     async def reap(self, job_id: str) -> Sequence[str]:
-        """Remove whatever a dead job left outside its folder, by label; return what was removed, a line each."""
+        """Remove whatever a dead job left outside its folder, by label; return what was removed, a line each.
+
+        Raises:
+            TeardownError: something could not be looked for or removed, such as what is on a machine that does not answer; the
+                text names it. The rest was removed, and `removed` says what that was.
+        """
         ...
 
     async def aclose(self) -> None: ...
