@@ -110,10 +110,10 @@ def agents(_: str) -> str:
         called = ", ".join(f"`{word}`" for word in (one.name, *one.aliases))
         needs = "; ".join(" or ".join(f"`{word}`" for word in entry.split("|")) for entry in one.requires_env)
         vendor = f"Its vendor is needed: {one.vendor}." if one.vendor else ""
-        rows.append(
-            (called, f"[{one.description}]({one.homepage})", one.version, needs, " ".join(filter(None, (one.notes, vendor))))
-        )
-    return _table(("name", "agent", "version", "needs", "notes"), rows)
+        notes = " ".join(filter(None, (one.notes, vendor)))
+        elsewhere = "yes" if one.takes_base_url else "no"
+        rows.append((called, f"[{one.description}]({one.homepage})", one.version, needs, elsewhere, one.verified, notes))
+    return _table(("name", "agent", "version", "needs", "`base_url`", "verified", "notes"), rows)
 
 
 def kinds(_: str) -> str:

@@ -55,6 +55,14 @@ AGENTS = {
     "mini-swe-agent": RealAgent("openai/scripted", "/v1"),
     "aider": RealAgent("openai/scripted", "/v1", edits=True),
 }
+OTHERS = {
+    "qwen-code": RealAgent("scripted", "/v1"),
+    "pi": RealAgent("anthropic/claude-sonnet-4-5"),
+    "kimi": RealAgent("scripted"),
+    "copilot": RealAgent("scripted", "/v1"),
+}
+"""Those that are tried where ROLLOUT_ALL_AGENTS is set."""
+ALL = AGENTS | OTHERS
 
 
 @dataclass(frozen=True)
@@ -140,9 +148,9 @@ async def _run(folder: Path, agents: Iterable[str], environment: dict[str, Any],
         blocks = [
             {
                 "name": name,
-                "options": {"model": AGENTS[name].model, "base_url": f"{server.url}/{name}{AGENTS[name].path}"},
+                "options": {"model": ALL[name].model, "base_url": f"{server.url}/{name}{ALL[name].path}"},
                 "env": env,
-                **(equipment(folder) if AGENTS[name].equipped else {}),
+                **(equipment(folder) if ALL[name].equipped else {}),
             }
             for name in agents
         ]
@@ -151,7 +159,7 @@ async def _run(folder: Path, agents: Iterable[str], environment: dict[str, Any],
         environ = {name: value for name, value in os.environ.items() if not name.endswith(("_API_KEY", "_BASE_URL"))}
         environ |= {"ROLLOUT_CACHE_DIR": str(folder / "cache")}
         environ |= {"BOX": BOX}
-        environ |= {f"{vendor}_API_KEY": KEY for vendor in ("ANTHROPIC", "OPENAI", "GEMINI")}
+        environ |= {f"{vendor}_API_KEY": KEY for vendor in ("ANTHROPIC", "OPENAI", "GEMINI", "KIMI", "COPILOT_PROVIDER")}
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "rollout", "run", "job.json",
             cwd=folder, env=environ, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
@@ -189,7 +197,7 @@ def check(ran: Ran, agent: str) -> None:
     assert "room-booking" in str(trajectory.steps[0].message)
     assert any("I will solve it in one go." in str(step.message) for step in trajectory.steps if step.source == "agent")
     step, call = next((step, call) for step in trajectory.steps for call in step.tool_calls or ())
-    assert ("intervals.py" if AGENTS[agent].edits else "solve.sh") in json.dumps(call.arguments)
+    assert ("intervals.py" if ALL[agent].edits else "solve.sh") in json.dumps(call.arguments)
     assert step.observation is not None
     assert step.observation.results[0].source_call_id == call.tool_call_id
 

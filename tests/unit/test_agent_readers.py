@@ -12,12 +12,44 @@ from hypothesis import strategies as st
 
 from rollout import TrajectoryBuilder, Usage
 from rollout.core.atif import decode_atif
-from rollout_agents.readers import read_aider, read_claude, read_codex, read_gemini, read_mini_swe_agent, read_opencode
+from rollout_agents.readers import (
+    read_aider,
+    read_claude,
+    read_codex,
+    read_copilot,
+    read_gemini,
+    read_kimi,
+    read_mini_swe_agent,
+    read_opencode,
+    read_pi,
+)
 
-ALL = [read_claude, read_codex, read_gemini, read_opencode, read_mini_swe_agent, lambda log: read_aider(log, log)]
+ALL = [
+    *(read_claude, read_codex, read_gemini, read_opencode, read_mini_swe_agent, read_pi),
+    pytest.param(lambda log: read_aider(log, log), id="read_aider"),
+    pytest.param(lambda log: read_kimi(log, [log, log]), id="read_kimi"),
+    pytest.param(lambda log: read_copilot(log, log), id="read_copilot"),
+]
 KEYS = ["type", "message", "content", "item", "usage", "part", "state", "tokens", "cache", "read", "input", "output", "stats"]
 KEYS += ["role", "messages", "tool_calls", "function", "arguments", "id", "text", "info", "model_stats", "extra", "response"]
-KINDS = ["assistant", "user", "result", "item.completed", "turn.completed", "tool_use", "tool_result", "step_finish", "text"]
+KEYS += ["data", "event", "properties", "modelMetrics", "toolRequests", "inputTokens", "prompt_tokens", "inputOther"]
+KINDS = [
+    "message_end",
+    "usage.record",
+    "message_send",
+    "assistant.message",
+    "tool.execution_complete",
+    "toolCall",
+    "assistant",
+    "user",
+    "result",
+    "item.completed",
+    "turn.completed",
+    "tool_use",
+    "tool_result",
+    "step_finish",
+    "text",
+]
 LEAVES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.sampled_from(KINDS))
 VALUES = st.recursive(
     LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=5), max_leaves=12
@@ -146,3 +178,59 @@ def test_aider() -> None:
     assert [step.model_response for step in reading.steps] == ["I will.\n\na.py\n```python\nx = 1\n```", "", "Done."]
     assert reading.steps[1].action == {"id": "edit-1", "name": "edit", "arguments": {"path": "a.py"}}
     assert reading.usage == Usage(input_tokens=1210, output_tokens=20, cost_usd=0.5)
+
+
+def test_pi() -> None:
+    usage = {"input": 5, "output": 2, "cacheRead": 3, "cacheWrite": 1, "cost": {"total": 0.25}}
+    call = {"type": "toolCall", "id": "c", "name": "bash", "arguments": {"command": "ls"}}
+    said = [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "Look."}, call]
+    messages = [
+        {"role": "user", "content": "Go."},
+        {"role": "assistant", "content": said, "usage": usage},
+        {"role": "toolResult", "toolCallId": "c", "content": [{"type": "text", "text": "a"}]},
+    ]
+    reading = read_pi(lines(*({"type": kind, "message": one} for one in messages for kind in ("message_end", "turn_end"))))
+    assert [(step.thought, step.model_response) for step in reading.steps] == [("Hm.", ""), ("", "Look."), ("", "")]
+    assert reading.steps[2].action == {"id": "c", "name": "bash", "arguments": {"command": "ls"}}
+    assert reading.steps[2].observation == [{"type": "text", "text": "a"}]
+    assert reading.usage == Usage(input_tokens=9, output_tokens=2, cached_tokens=3, cost_usd=0.25)
+
+
+def test_kimi() -> None:
+    call = {"type": "function", "id": "c", "function": {"name": "Bash", "arguments": '{"command": "ls"}'}}
+    wire = lines(
+        {"type": "usage.record", "usage": {"inputOther": 90, "output": 20, "inputCacheRead": 10, "inputCacheCreation": 1}}
+    )
+    log = lines(
+        {"role": "assistant", "content": "Look.", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "c", "content": "a"}
+    )
+    reading = read_kimi(log, [wire, wire])
+    assert reading.steps[0].model_response == "Look."
+    assert reading.steps[1].action == {"id": "c", "name": "Bash", "arguments": {"command": "ls"}}
+    assert reading.steps[1].observation == "a"
+    assert reading.usage == Usage(input_tokens=202, output_tokens=40, cached_tokens=20)
+
+
+def test_copilot() -> None:
+    call = {"toolCallId": "c", "name": "bash", "arguments": {"command": "ls"}}
+    log = lines(
+        {"type": "assistant.message", "data": {"content": "Look.", "toolRequests": [call]}},
+        {"type": "tool.execution_complete", "data": {"toolCallId": "c", "result": {"content": "a"}}},
+    )
+    used = {"modelMetrics": {"some": {"usage": {"inputTokens": 200, "outputTokens": 40, "cacheReadTokens": 20}}}}
+    reading = read_copilot(log, json.dumps(used, indent=2).encode())
+    assert reading.steps[1].action == {"id": "c", "name": "bash", "arguments": {"command": "ls"}}
+    assert reading.steps[1].observation == "a"
+    assert reading.usage == Usage(input_tokens=200, output_tokens=40, cached_tokens=20)
+
+
+def test_what_was_cached_is_counted_once() -> None:
+    """Claude Code tells it apart, Qwen Code within what was sent, with a total."""
+    usage = {"input_tokens": 200, "output_tokens": 40, "cache_read_input_tokens": 20}
+    apart, within = (
+        read_claude(lines({"type": "result", "usage": told})).usage for told in (usage, {**usage, "total_tokens": 240})
+    )
+    assert (apart, within) == (
+        Usage(input_tokens=220, output_tokens=40, cached_tokens=20),
+        Usage(input_tokens=200, output_tokens=40, cached_tokens=20),
+    )

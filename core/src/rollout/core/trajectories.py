@@ -62,6 +62,15 @@ class AgentLogs:
             self.native = f"logs/agent/{name}"
         return found
 
+    def files(self, pattern: str) -> list[Path]:
+        """The files below `/logs/agent` that a pattern of `Path.glob` finds, sorted; no links.
+
+        Raises:
+            ValueError: one is larger than 256 MiB.
+        """
+        found = sorted(self._folder.glob(pattern)) if self._folder is not None else []
+        return [file for file in found if _plain(file) is not None]
+
     def printed(self) -> bytes:
         """What the agent wrote to its standard output.
 

@@ -78,7 +78,7 @@ class ManifestAgent(ScriptAgent):
         """
         manifest = cls.of(options)
         find("readers", manifest.trajectory)
-        if options.base_url is not None and not manifest.base_url_env and "$base_url" not in manifest.execute:
+        if options.base_url is not None and not manifest.takes_base_url:
             raise ConfigError(f"agent {manifest.name} cannot be told where a model is served; leave `base_url` out")
         missing, taken = [], list(manifest.optional_env)
         for entry in manifest.requires_env:

@@ -59,6 +59,11 @@ class Manifest(Struct, frozen=True, kw_only=True):
     notes: str = ""
     """What users should know: where it cannot be installed, and why."""
 
+    @property
+    def takes_base_url(self) -> bool:
+        """Whether it can be told where a model is served."""
+        return bool(self.base_url_env) or "$base_url" in self.execute
+
 
 def decode_manifest(raw: Any, where: str) -> Manifest:
     """Raises ConfigError: an unknown, missing or wrong key; `where` begins the text."""
