@@ -23,6 +23,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "dockerfile",
         "live",
         "notes",
+        "egress",
         "pool",
         "sandbox",
         "episodes",

@@ -153,14 +153,6 @@ def test_collect_hooks_put_down_what_the_verifier_is_to_see(tmp_path: Path) -> N
     assert result(trial)["warnings"] == ["collecting with `exit 3`: exit code 3"]
 
 
-def test_a_network_that_differs_from_the_agents_needs_a_separate_verifier(tmp_path: Path) -> None:
-    write_task(tmp_path / "tasks/one", toml='[verifier]\nnetwork_mode = "no-network"\n')
-    done = rollout(tmp_path, write_job(tmp_path, {}))
-    assert done.returncode == 2
-    assert "[verifier] network_mode is 'no-network'" in done.stderr
-    assert 'write environment_mode = "separate"' in done.stderr
-
-
 def test_the_network_of_a_separate_verifier_is_its_own(tmp_path: Path) -> None:
     toml = '[verifier]\nenvironment_mode = "separate"\nnetwork_mode = "no-network"\n'
     write_task(tmp_path / "tasks/one", toml=toml, tests=LOOK + "grep -c : /proc/net/dev\n")

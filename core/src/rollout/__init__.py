@@ -35,8 +35,9 @@ _MODULES = {
     "rollout.core.job.scheduler": "JobOutcome",
     "rollout.core.protocols": (
         "API_VERSION Agent AgentContext AgentSession BackendContext DOCKER_IMAGE EXEC_USER Environment "
-        "EnvironmentBackend Executor GPUS LIVE_STDIO Metric NETWORK_NONE NoOptions Process PythonCall RegistryContext "
-        "RegistrySource RewardFunc SNAPSHOT SharedProcesses ServicesEnvironment SnapshotBackend TrialView Verifier"
+        "EnvironmentBackend Executor GPUS LIVE_STDIO Metric NETWORK_ALLOWLIST NETWORK_NONE NETWORK_SWITCH NoOptions "
+        "Process PythonCall RegistryContext RegistrySource RewardFunc SNAPSHOT SharedProcesses ServicesEnvironment "
+        "SnapshotBackend SwitchableEnvironment TrialView Verifier"
     ),
     "rollout.core.records": (
         "AgentSpec Budget Durations ErrorInfo TaskSpec Timeouts Timestamps TrialResult TrialSpec VerifierSpec"
@@ -44,8 +45,8 @@ _MODULES = {
     "rollout.core.trajectories": "AgentLogs TrajectoryBuilder TrajectoryReader TrajectoryReport json_lines",
     "rollout.core.trial.rubric": "Rubric",
     "rollout.core.types": (
-        "AgentTurn Command DatasetInfo EnvironmentSpec ExecResult McpServer MetricValue OutputSink Resources RewardEvent Score "
-        "Stream Struct TaskFault TaskFolder TaskOutline TransferLimits TransferReport Usage VerifyResult"
+        "AgentTurn Command DatasetInfo EnvironmentSpec ExecResult McpServer MetricValue NetworkAccess OutputSink Resources "
+        "RewardEvent Score Stream Struct TaskFault TaskFolder TaskOutline TransferLimits TransferReport Usage VerifyResult"
     ),
 }
 """Module to the names that it gives."""

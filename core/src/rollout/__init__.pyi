@@ -88,7 +88,9 @@ from rollout.core.protocols import DOCKER_IMAGE as DOCKER_IMAGE
 from rollout.core.protocols import EXEC_USER as EXEC_USER
 from rollout.core.protocols import GPUS as GPUS
 from rollout.core.protocols import LIVE_STDIO as LIVE_STDIO
+from rollout.core.protocols import NETWORK_ALLOWLIST as NETWORK_ALLOWLIST
 from rollout.core.protocols import NETWORK_NONE as NETWORK_NONE
+from rollout.core.protocols import NETWORK_SWITCH as NETWORK_SWITCH
 from rollout.core.protocols import SNAPSHOT as SNAPSHOT
 from rollout.core.protocols import Agent as Agent
 from rollout.core.protocols import AgentContext as AgentContext
@@ -107,6 +109,7 @@ from rollout.core.protocols import RewardFunc as RewardFunc
 from rollout.core.protocols import ServicesEnvironment as ServicesEnvironment
 from rollout.core.protocols import SharedProcesses as SharedProcesses
 from rollout.core.protocols import SnapshotBackend as SnapshotBackend
+from rollout.core.protocols import SwitchableEnvironment as SwitchableEnvironment
 from rollout.core.protocols import TrialView as TrialView
 from rollout.core.protocols import Verifier as Verifier
 from rollout.core.records import AgentSpec as AgentSpec
@@ -132,6 +135,7 @@ from rollout.core.types import EnvironmentSpec as EnvironmentSpec
 from rollout.core.types import ExecResult as ExecResult
 from rollout.core.types import McpServer as McpServer
 from rollout.core.types import MetricValue as MetricValue
+from rollout.core.types import NetworkAccess as NetworkAccess
 from rollout.core.types import OutputSink as OutputSink
 from rollout.core.types import Resources as Resources
 from rollout.core.types import RewardEvent as RewardEvent

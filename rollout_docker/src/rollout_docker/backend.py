@@ -14,7 +14,9 @@ from rollout.core.protocols import (
     EXEC_USER,
     GPUS,
     LIVE_STDIO,
+    NETWORK_ALLOWLIST,
     NETWORK_NONE,
+    NETWORK_SWITCH,
     SERVICES,
     SNAPSHOT,
     BackendContext,
@@ -52,7 +54,7 @@ class DockerBackend:
 
     @property
     def capabilities(self) -> frozenset[str]:
-        found = {EXEC_USER, LIVE_STDIO, NETWORK_NONE, DOCKER_IMAGE, SNAPSHOT, SERVICES}
+        found = {EXEC_USER, LIVE_STDIO, NETWORK_NONE, NETWORK_ALLOWLIST, NETWORK_SWITCH, DOCKER_IMAGE, SNAPSHOT, SERVICES}
         if self._found is not None and any("nvidia" in host.engine.runtimes for host in self._found.found):
             found.add(GPUS)
         return frozenset(found)

@@ -6,14 +6,22 @@ from typing import Any
 
 from rollout.core.quantity import parse_bytes
 from rollout.core.types import EnvironmentSpec
+from rollout_docker.egress import Relay
 from rollout_docker.engine import Engine
 from rollout_docker.options import DockerOptions
 
 
 def container_body(
-    engine: Engine, options: DockerOptions, spec: EnvironmentSpec, *, image: str, workdir: str, job_id: str
+    engine: Engine,
+    options: DockerOptions,
+    spec: EnvironmentSpec,
+    *,
+    image: str,
+    workdir: str,
+    job_id: str,
+    relay: Relay | None = None,
 ) -> dict[str, Any]:
-    """The body of `POST /containers/create`."""
+    """The body of `POST /containers/create`. `relay`: what the container reaches others through, instead of the usual network."""
     resources = spec.resources
     host: dict[str, Any] = {
         "Init": True,
@@ -23,6 +31,8 @@ def container_body(
         "Binds": options.mounts,
         "Ulimits": [{"Name": name, "Soft": limit, "Hard": limit} for name, limit in options.ulimits.items()],
     }
+    if relay is not None:
+        host |= {"NetworkMode": relay.network, "Dns": [relay.address]}
     if resources.cpus is not None:
         host["NanoCpus"] = int(min(resources.cpus, engine.cpus or resources.cpus) * 1e9)
     if resources.memory_bytes is not None:
@@ -39,7 +49,7 @@ def container_body(
         "Cmd": [],
         "OpenStdin": True,
         "WorkingDir": workdir,
-        "Env": [f"{name}={value}" for name, value in spec.env.items()],
+        "Env": [f"{name}={value}" for name, value in {**(relay.env if relay else {}), **spec.env}.items()],
         "Labels": {**spec.labels, "rollout.job": job_id},
         "Healthcheck": {"Test": ["NONE"]},
         "HostConfig": host,

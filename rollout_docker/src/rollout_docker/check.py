@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from rollout.core.errors import TaskError
 from rollout.core.protocols import BackendContext
 from rollout.core.types import EnvironmentSpec
 from rollout_docker.compose import compose_file_of, why_not
+from rollout_docker.egress import needs_relay
 from rollout_docker.engine import Engine
 from rollout_docker.images import dockerfile_of
 from rollout_docker.options import DockerOptions
@@ -35,6 +37,8 @@ class Checks:
         file = compose_file_of(spec)
         if file is not None and (missing := self._compose_missing()) is not None:
             raise TaskError(f"{task} has environment/{file.name}, and {missing}")
+        if needs_relay(spec) or spec.later_networks:
+            self._network(task, file, engines)
         if file is None and spec.docker_image is None and dockerfile_of(spec) is None:
             raise TaskError(f"{task} has no environment/Dockerfile and names no docker_image, and type: docker needs one of them")
         if spec.resources.gpus and not any("nvidia" in engine.runtimes for engine in engines):
@@ -47,6 +51,13 @@ class Checks:
             self._limits(engine, spec)
             if spec.docker_image is not None:
                 self._platform(engine, spec.docker_image)
+
+    def _network(self, task: str, file: Path | None, engines: Sequence[Engine]) -> None:
+        asked = "a list of allowed hosts, or another network in each phase"
+        if file is not None:
+            raise TaskError(f"{task} has environment/{file.name} and asks for {asked}; that is for tasks of one container")
+        if any(engine.podman for engine in engines):
+            raise TaskError(f"{task} asks for {asked}, and Podman cannot be relied on for that; use a Docker engine")
 
     def _compose_missing(self) -> str | None:
         if self._compose is None:

@@ -24,7 +24,16 @@ from rollout.core.archive.transfer import Owners, check_path
 from rollout.core.capture import OutputCapture
 from rollout.core.errors import EnvironmentLostError, SandboxError, TeardownError, TransferError
 from rollout.core.live import LiveOutput, in_time
-from rollout.core.types import DEFAULT_TRANSFER_LIMITS, Command, ExecResult, OutputSink, Stream, TransferLimits, TransferReport
+from rollout.core.types import (
+    DEFAULT_TRANSFER_LIMITS,
+    Command,
+    ExecResult,
+    NetworkAccess,
+    OutputSink,
+    Stream,
+    TransferLimits,
+    TransferReport,
+)
 from rollout_docker.command import Container, RunningCommand, run_command
 from rollout_docker.engine import Refused
 
@@ -49,6 +58,7 @@ class DockerEnvironment:
         oom_kills: Callable[[str], int] | None,
         remove: Callable[[], Awaitable[None]] | None = None,
         services: Mapping[str, Container] = MappingProxyType({}),
+        set_network: Callable[[NetworkAccess], Awaitable[None]] | None = None,
     ) -> None:
         """`remove`: what ends it, if that is more than the container. `services`: the task's other containers.
         `oom_kills`: how often the kernel killed in a container for memory; None when it has no limit of memory."""
@@ -57,6 +67,7 @@ class DockerEnvironment:
         self._oom_kills = oom_kills
         self._owners = Owners(self.exec)
         self._remove = remove or (lambda: remove_container(container))
+        self._set_network = set_network
         self._services = {name: DockerEnvironment(each, blocking, None, remove=_nothing) for name, each in services.items()}
         self._stopping: asyncio.Task[None] | None = None
 
@@ -101,6 +112,12 @@ class DockerEnvironment:
         if report is None:
             raise FileNotFoundError(errno.ENOENT, "no such file or folder in the environment", source)
         return cast(TransferReport, report)
+
+    async def set_network(self, access: NetworkAccess) -> None:
+        self._check_alive()
+        if self._set_network is None:
+            raise SandboxError("the network of a container of several cannot be changed")
+        await self._set_network(access)
 
     def services(self) -> Sequence[str]:
         return tuple(self._services)

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from rollout.core.aio import Blocking, Once, run_shielded
+from rollout.core.egress.access import accesses
 from rollout.core.errors import (
     BuildError,
     EnvironmentLostError,
@@ -28,6 +29,7 @@ from rollout_docker.body import container_body, main_service
 from rollout_docker.check import same_platform
 from rollout_docker.command import Container
 from rollout_docker.compose import MAIN, Project, built_services, compose_file_of, remove_projects, service_image
+from rollout_docker.egress import ContainerNetwork, Relay, needs_relay, reap_networks
 from rollout_docker.engine import Engine, Refused
 from rollout_docker.environment import DockerEnvironment, remove_container
 from rollout_docker.images import Images
@@ -75,6 +77,7 @@ class Host:
         self._building = asyncio.Semaphore(_CONCURRENT_BUILDS)
         self._configs: dict[str, dict[str, Any]] = {}
         self._service_images: dict[str, list[str]] = {}
+        self._relay_image = options.egress_image
         self._left: list[Callable[[], Awaitable[None]]] = []
 
     def __str__(self) -> str:
@@ -122,6 +125,8 @@ class Host:
             return await self._prepare(spec, force, None, pinned)
 
     async def _prepare(self, spec: EnvironmentSpec, force: bool, sink: OutputSink | None, pinned: str | None) -> str:
+        if needs_relay(spec):
+            self._relay_image = await self.images.fetch(self._options.egress_image, sink)
         if compose_file_of(spec) is None:
             return await self.images.prepare(spec, force=force, sink=sink, pinned=pinned)
         return await self._prepare_services(spec, force, sink)
@@ -159,6 +164,7 @@ class Host:
             name = found["Names"][0].lstrip("/") if found.get("Names") else found["Id"][:12]
             await remove_container(Container(engine, found["Id"], found["Id"], "/"))
             removed.append(f"container {name}")
+        removed += await reap_networks(engine, job_id)
         if self._context.delete:
             removed += [f"image {image}" for image in await self.images.reap(job_id)]
         return removed
@@ -197,14 +203,34 @@ class Host:
         engine = self.engine
         assert self._oom is not None
         container = Container(engine, name, name, "/")
+        relay: Relay | None = None
+
+        async def remove() -> None:
+            await remove_container(container)
+            if relay is not None:
+                await relay.remove()
+
         try:
+            if needs_relay(spec):
+                relay = await Relay.start(
+                    engine, self._blocking, self._options, spec, name, self._relay_image, self._context.job_id
+                )
             details = await self._inspected(image, lambda: self._inspect(spec, image))
             container.workdir = spec.workdir or details.get("WorkingDir") or "/"
             body = container_body(
-                engine, self._options, spec, image=image, workdir=container.workdir, job_id=self._context.job_id
+                engine,
+                self._options,
+                spec,
+                image=image,
+                workdir=container.workdir,
+                job_id=self._context.job_id,
+                relay=relay,
             )
             query = {"name": name, **({"platform": self._options.platform} if self._options.platform else {})}
             container.id = (await engine.call("POST", "/containers/create", body, query))["Id"]
+            network = ContainerNetwork(container, spec, self._options.network or "bridge", relay)
+            if relay is not None and spec.network == "public":
+                await network.set(accesses(spec)[0])
             await engine.call("POST", f"/containers/{container.id}/start")
             await self._usable(image, container.probe)
         except SandboxError as error:
@@ -215,11 +241,11 @@ class Host:
                     f"its image's /bin/sh does not run{await self._why(image)}, or the container ended at once: {error}"
                 )
             try:
-                await self._removing(lambda: remove_container(container))()
+                await self._removing(remove)()
             except TeardownError as left:
                 logger.warning("%s; `rollout clean` tries again", left)
             raise _kind_of(error)(f"the container of task {spec.task_name} does not start: {error}") from error
-        return self._environment(spec, container, lambda: remove_container(container), place)
+        return self._environment(spec, container, remove, place, network=network)
 
     def _environment(
         self,
@@ -228,6 +254,7 @@ class Host:
         remove: Callable[[], Awaitable[None]],
         place: Place,
         services: Mapping[str, Container] = MappingProxyType({}),
+        network: ContainerNetwork | None = None,
     ) -> DockerEnvironment:
         assert self._oom is not None
         for each in (container, *services.values()):
@@ -241,7 +268,8 @@ class Host:
                 place.free()
 
         limited = spec.resources.memory_bytes is not None
-        return DockerEnvironment(container, self._blocking, self._oom.count if limited else None, end, services)
+        counted = self._oom.count if limited else None
+        return DockerEnvironment(container, self._blocking, counted, end, services, network.set if network else None)
 
     def _removing(self, remove: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
         """The same, remembered for later when it fails."""

@@ -172,6 +172,17 @@ class Images:
             parts.append(json.dumps([sorted(options.build_args.items()), options.target, options.platform]))
         return f"rollout/{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:40]}:latest"
 
+    async def fetch(self, name: str, sink: OutputSink | None) -> str:
+        """An image by its name, fetched when it is not here; a reference to its present content.
+
+        Raises:
+            ImagePullError
+        """
+        try:
+            return await self._pulled(name, sink)
+        except (Refused, Unreachable) as error:
+            raise ImagePullError(f"the image {name} cannot be fetched: {error}") from error
+
     async def _pulled(self, name: str, sink: OutputSink | None) -> str:
         found = await self.inspect(name) if self._pull != "always" else None
         if found is None and self._pull == "never":

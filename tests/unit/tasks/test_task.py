@@ -110,7 +110,6 @@ def test_a_configuration_that_cannot_be_read_is_a_fault_of_one_line(text: str, f
     [
         ('[verifier.environment]\n[[steps]]\nname = "one"\n', "a separate verifier of steps"),
         ('[environment]\nos = "windows"\n', "windows"),
-        ('[environment]\nnetwork_mode = "allowlist"\n', "allowlist"),
     ],
 )
 def test_what_would_change_the_tasks_meaning_is_not_ignored(text: str, said: str, folder: Path) -> None:

@@ -26,6 +26,7 @@ from rollout.core.types import (
     ExecResult,
     McpServer,
     MetricValue,
+    NetworkAccess,
     OutputSink,
     Score,
     Struct,
@@ -43,6 +44,8 @@ EXEC_USER = "exec_user"  # Command.user is honoured
 LIVE_STDIO = "live_stdio"  # Environment.open works
 NETWORK_NONE = "network_none"  # EnvironmentSpec.network == "none" is enforced
 DOCKER_IMAGE = "docker_image"  # EnvironmentSpec.docker_image can be used
+NETWORK_ALLOWLIST = "network_allowlist"  # EnvironmentSpec.network == "allowlist" is enforced
+NETWORK_SWITCH = "network_switch"  # environments with `later_networks` are `SwitchableEnvironment`s
 GPUS = "gpus"  # Resources.gpus is honoured
 SERVICES = "services"  # tasks of several services can be started; their environments are `ServicesEnvironment`s
 SNAPSHOT = "snapshot"  # SnapshotBackend.snapshot works
@@ -155,6 +158,20 @@ class ServicesEnvironment(Environment, Protocol):
 
         Raises:
             KeyError, EnvironmentLostError
+        """
+        ...
+
+
+@runtime_checkable
+class SwitchableEnvironment(Environment, Protocol):
+    """An environment whose network can be changed while it is used. Optional: capability `network_switch`."""
+
+    async def set_network(self, access: NetworkAccess) -> None:
+        """Allow this and nothing else from now on; connections that are open are cut. One of `later_networks`, or the first.
+
+        Raises:
+            SandboxError: it cannot be changed; nothing is said about what holds now.
+            EnvironmentLostError
         """
         ...
 

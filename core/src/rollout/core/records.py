@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from rollout.core.types import EnvironmentSpec, McpServer, Struct, Usage
+from rollout.core.types import EnvironmentSpec, McpServer, NetworkAccess, Struct, Usage
 
 SCHEMA_VERSION = "1.0"
 
@@ -167,6 +167,10 @@ class TaskSpec(Struct, frozen=True, kw_only=True):
     """For the agent to use."""
     skills_dir: str | None = None
     """Folder of the environment with skills for the agent."""
+    agent_network: NetworkAccess | None = None
+    """While the agent works, instead of the environment's own."""
+    verifier_network: NetworkAccess | None = None
+    """While the verifier works in the agent's environment, instead of the environment's own."""
     steps: tuple[StepSpec, ...] = ()
     step_strategy: StepStrategy = "mean"
     """The reward of a task with steps: the mean over those that were taken, or what the last of them got."""

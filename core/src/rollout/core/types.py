@@ -76,7 +76,15 @@ class Resources(Struct, frozen=True, kw_only=True):
     gpus: int | None = None
 
 
-Network = Literal["public", "none"]
+Network = Literal["public", "none", "allowlist"]
+
+
+class NetworkAccess(Struct, frozen=True, kw_only=True):
+    """What an environment may reach for a while."""
+
+    mode: Network = "public"
+    hosts: tuple[str, ...] = ()
+    """With `allowlist`: names, `*.name`, addresses and networks, each with `:port` or for every port."""
 
 
 class EnvironmentSpec(Struct, frozen=True, kw_only=True):
@@ -90,6 +98,11 @@ class EnvironmentSpec(Struct, frozen=True, kw_only=True):
     docker_image: str | None = None
     resources: Resources = Resources()
     network: Network = "public"
+    """From the start on."""
+    allowed_hosts: tuple[str, ...] = ()
+    """What can be reached with `allowlist`, and nothing else; see NetworkAccess."""
+    later_networks: tuple[NetworkAccess, ...] = ()
+    """What `set_network` will be asked for while the environment is used. Needs the capability `network_switch`."""
     workdir: str | None = None
     """Working directory that overrides the image's."""
     env: dict[str, str] = {}

@@ -15,8 +15,19 @@ from rollout.builtin.local.disk import LocalDisk
 from rollout.builtin.local.environment import start_environment
 from rollout.builtin.local.zygote import Zygote
 from rollout.core.aio import Blocking
+from rollout.core.egress.access import accesses
 from rollout.core.errors import SandboxError, StartError, TaskError
-from rollout.core.protocols import API_VERSION, EXEC_USER, LIVE_STDIO, NETWORK_NONE, SNAPSHOT, BackendContext, Environment
+from rollout.core.protocols import (
+    API_VERSION,
+    EXEC_USER,
+    LIVE_STDIO,
+    NETWORK_ALLOWLIST,
+    NETWORK_NONE,
+    NETWORK_SWITCH,
+    SNAPSHOT,
+    BackendContext,
+    Environment,
+)
 from rollout.core.sandbox import layers
 from rollout.core.sandbox.config import sandbox_config
 from rollout.core.sandbox.environment import SandboxEnvironment
@@ -26,6 +37,7 @@ from rollout.core.sandbox.inside.machine import machine_identity
 from rollout.core.sandbox.limits import unenforced
 from rollout.core.types import EnvironmentSpec, OutputSink, Struct
 
+_RELAYED = "a network that changes while it is used is the web alone where it is public: HTTP and HTTPS by name"
 _GROUP_SEC = 2.0
 
 
@@ -73,7 +85,7 @@ class LocalBackend:
 
     @property
     def capabilities(self) -> frozenset[str]:
-        found = {LIVE_STDIO, NETWORK_NONE, SNAPSHOT}
+        found = {LIVE_STDIO, NETWORK_NONE, NETWORK_ALLOWLIST, NETWORK_SWITCH, SNAPSHOT}
         if self._launched.ids != "one" if self._launched else os.geteuid() == 0 or subordinate_ranges(os.geteuid()) is not None:
             found.add(EXEC_USER)
         return frozenset(found)
@@ -90,6 +102,8 @@ class LocalBackend:
             )
         if recipe is not None and recipe.base != "scratch" and self._options.rootfs is None:
             self._warn("from", f"FROM {recipe.base} is not used: the machine is the base (type: local, task {spec.task_name})")
+        if self._network(spec) == "relay" and "public" in {access.mode for access in accesses(spec)}:
+            self._warn("relayed", f"type: local: {_RELAYED} (task {spec.task_name})")
         if recipe is not None and recipe.unheard is not None:
             self._warn("healthcheck", recipe.unheard)
         self._warn_of(spec)
@@ -124,7 +138,7 @@ class LocalBackend:
         zygote = await self._zygote()
         store = self._layers(zygote)
         layer = layers.snapshot_key(image, key, self._base_identity(zygote), self._network(spec))
-        if await store.keep(layer, await store.config(image), self._start_for_build, spec, change, force=force):
+        if await store.keep(layer, await store.config(image), self._start_for_snapshot, spec, change, force=force):
             self._made.add(layer)
         return layer
 
@@ -166,25 +180,40 @@ class LocalBackend:
         return layers.LayerStore(LocalDisk(zygote, self._blocking), os.uname().machine)
 
     async def _start_for_build(self, spec: EnvironmentSpec, config: layers.ImageConfig, upper: str) -> SandboxEnvironment:
+        network = self._network(spec)
+        return await self._start(await self._zygote(), spec, config, upper, "host" if network == "relay" else network)
+
+    async def _start_for_snapshot(self, spec: EnvironmentSpec, config: layers.ImageConfig, upper: str) -> SandboxEnvironment:
         return await self._start(await self._zygote(), spec, config, upper)
 
     async def _start(
-        self, zygote: Zygote, spec: EnvironmentSpec, image: layers.ImageConfig, upper: str | None = None
+        self,
+        zygote: Zygote,
+        spec: EnvironmentSpec,
+        image: layers.ImageConfig,
+        upper: str | None = None,
+        network: str | None = None,
     ) -> SandboxEnvironment:
+        network = network or self._network(spec)
         config = sandbox_config(
             spec,
             image,
             name=f"rollout-{self._context.job_id}-{os.urandom(4).hex()}",
-            network=self._network(spec),
+            network=network,
             groups=zygote.groups,
             pids=self._options.pids,
             tmpfs=self._options.tmpfs,
             upper=upper,
         )
-        return await start_environment(zygote, self._blocking, config)
+        return await start_environment(zygote, self._blocking, config, accesses(spec)[0] if network == "relay" else None)
 
     def _network(self, spec: EnvironmentSpec) -> str:
-        return self._options.network or ("none" if spec.network == "none" else "host")
+        if self._options.network is not None:
+            return self._options.network
+        asked = {access.mode for access in accesses(spec)}
+        if len(asked) > 1 or "allowlist" in asked:
+            return "relay"
+        return "none" if asked == {"none"} else "host"
 
     def _base_identity(self, zygote: Zygote) -> str:
         return "\n".join([zygote.ids, *zygote.shown, self._options.rootfs or machine_identity()])

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, field
 
 from rollout.core.config.rewards import Name, Rewards, RubricConfig, rewards_options
+from rollout.core.egress.rules import Rules
 from rollout.core.quantity import Quantity, parse_bytes, parse_cpus
 from rollout.core.records import Budget, Isolation
 from rollout.core.types import McpServer, Struct, check_names
@@ -40,6 +41,9 @@ class EnvironmentConfig(Struct, frozen=True, kw_only=True):
     """Disk of every environment, instead of the task's."""
     default_limits: Literal["spec", "none"] = "spec"
     """`spec`: a task that names no limits gets 1 CPU, 2G memory, 10G disk. `none`: it gets no limit."""
+    extra_allowed_hosts: list[str] = []
+    """What agents may reach besides what a task with `network_mode = "allowlist"` or `"no-network"` allows: the address of their
+    model, for instance. Names, `*.name`, addresses and networks, each with `:port` or for every port."""
     env: dict[str, str] = {}
     """Variables that every process in the environment sees. `${VAR}` is taken from the host."""
     options: dict[str, Any] = {}
@@ -51,6 +55,7 @@ class EnvironmentConfig(Struct, frozen=True, kw_only=True):
         for size in (self.override_memory, self.override_storage):
             if size is not None:
                 parse_bytes(size)
+        Rules(self.extra_allowed_hosts)
 
 
 class VerifierConfig(Struct, frozen=True, kw_only=True):

@@ -30,10 +30,11 @@ class TaskEnvironmentConfig(Struct, frozen=True, kw_only=True):
     """MiB; wins over `storage`."""
     gpus: Annotated[int, Meta(ge=0)] | None = None
     network_mode: str | None = None
-    """`public` or `no-network`."""
+    """`public`, `no-network`, or `allowlist`: what `allowed_hosts` names and nothing else."""
     allow_internet: bool | None = None
     """The older way to say `network_mode`."""
     allowed_hosts: list[str] = []
+    """With `allowlist`: names, `*.name`, addresses and networks, each with `:port` or for every port."""
     env: dict[str, str] = {}
     """Variables of every process; `${VAR}` is taken from the host."""
     workdir: str | None = None
@@ -89,6 +90,7 @@ class TaskVerifierConfig(Struct, frozen=True, kw_only=True):
     collect: list[CollectHook] = []
     """Run in the agent's environment before its artifacts are fetched."""
     network_mode: str | None = None
+    """While the verifier runs, as in `[environment]`, which says it when this is unset."""
     allowed_hosts: list[str] = []
 
     def __post_init__(self) -> None:
@@ -113,6 +115,7 @@ class TaskAgentConfig(Struct, frozen=True, kw_only=True):
     user: str | int | None = None
     """Run the agent as this user; the image's own when unset."""
     network_mode: str | None = None
+    """While the agent works, but not while it is installed. As in `[environment]`, which says it when this is unset."""
     allowed_hosts: list[str] = []
 
 
@@ -197,8 +200,6 @@ class TaskConfig(Struct, frozen=True, kw_only=True):
             and (self.separate_verifier or any(step.verifier.environment_mode == "separate" for step in self.steps)),
             "environment.tpu": self.environment.tpu,
             f'environment.os = "{self.environment.os}"': self.environment.os != "linux",
-            'network_mode = "allowlist"': "allowlist"
-            in (self.environment.network_mode, self.agent.network_mode, self.verifier.network_mode),
         }
         return [name for name, value in wanted.items() if value]
 

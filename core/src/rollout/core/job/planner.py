@@ -33,7 +33,9 @@ from rollout.core.protocols import (
     DOCKER_IMAGE,
     EXEC_USER,
     GPUS,
+    NETWORK_ALLOWLIST,
     NETWORK_NONE,
+    NETWORK_SWITCH,
     SERVICES,
     BackendContext,
     EnvironmentBackend,
@@ -461,6 +463,11 @@ class _Planner:
             wanted = {
                 EXEC_USER: (own_user or named_users, separation if own_user else "run commands as another user"),
                 NETWORK_NONE: (environment.network == "none", "cut the network off"),
+                NETWORK_ALLOWLIST: (environment.network == "allowlist", "keep to a list of allowed hosts"),
+                NETWORK_SWITCH: (
+                    environment.later_networks,
+                    "change the network between the start of the environment, the agent and the verifier",
+                ),
                 GPUS: (environment.resources.gpus, "give GPUs to a trial"),
                 SERVICES: (services, f"start the service {', '.join(sorted(services))}"),
                 DOCKER_IMAGE: (

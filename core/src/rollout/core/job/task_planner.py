@@ -13,6 +13,7 @@ import msgspec
 from rollout.core.config.dataset import DatasetFile
 from rollout.core.config.job import EnvironmentConfig, JobConfig
 from rollout.core.config.task import StepConfig, TaskAgentConfig, TaskConfig, TaskEnvironmentConfig, TaskVerifierConfig
+from rollout.core.egress.rules import Rules
 from rollout.core.episodes import Task
 from rollout.core.errors import TaskError, UsageError
 from rollout.core.job.planned import PlannedTask
@@ -28,7 +29,7 @@ from rollout.core.tasks.verifier_declaration import DeclaredVerifier, declared_v
 from rollout.core.tasks.view import lifts
 from rollout.core.trial.deadlines import effective_timeout
 from rollout.core.trial.isolation import AGENT_USER, OWN_USER, stricter
-from rollout.core.types import EnvironmentSpec, Network, Resources
+from rollout.core.types import EnvironmentSpec, Network, NetworkAccess, Resources
 
 FindVerifier = Callable[[str, Mapping[str, Any]], Any]
 """Name and options to the verifier, the same one for the same options. Raises UsageError and its kinds."""
@@ -36,6 +37,7 @@ FindVerifier = Callable[[str, Mapping[str, Any]], Any]
 ENVIRONMENT_FILES = ("Dockerfile", "docker-compose.yaml", "docker-compose.yml", "compose.yaml")
 """What makes a folder of tests the environment of a separate verifier."""
 
+_NETWORK_MODES: dict[str, Network] = {"public": "public", "no-network": "none", "none": "none", "allowlist": "allowlist"}
 _DEFAULT_RESOURCES = Resources(cpus=1, memory_bytes=2 * 10**9, storage_bytes=10 * 10**9)
 
 
@@ -148,7 +150,7 @@ class TaskPlanner:
             digest=digest,
             docker_image=config.environment.docker_image,
             resources=self._resources(config.environment),
-            network=_network(config),
+            **self._network(config.environment),
             workdir=config.environment.workdir,
             env={**config.environment.env, **job.environment.env},
             build_timeout_sec=config.environment.build_timeout_sec * job.timeout_multiplier,
@@ -157,11 +159,11 @@ class TaskPlanner:
         separate = None
         if isolation == "separate":
             separate = self._verifier_environment(config, environment, declared.tests or Path(spec.path) / "tests")
-        elif config.verifier.network_mode is not None and _network_of(config.verifier) != environment.network:
-            raise TaskError(
-                f"[verifier] network_mode is {config.verifier.network_mode!r}, and the environment that it shares with the agent"
-                ' has another; write environment_mode = "separate"'
-            )
+        agent_network = self._access(config.agent) if config.agent.network_mode is not None else None
+        verifier_network = None
+        if config.verifier.network_mode is not None and isolation != "separate":
+            verifier_network = self._access(config.verifier, extra=False)
+        environment = _with_later(environment, agent_network, verifier_network)
         verifier = self._verifier(config, declared, Path(spec.path))
         if config.steps and isolation == "separate":
             raise TaskError("a task with steps cannot be verified with `isolation: separate`; `strict` can")
@@ -174,6 +176,8 @@ class TaskPlanner:
         if outside is not None and spec.row is None and outside.is_relative_to(spec.path):
             outside = None  # it is in the task's own digest
         where: list[Any] = [job.environment.type, self._shaping_options, environment.resources, environment.env]
+        if job.environment.extra_allowed_hosts:
+            where.append(job.environment.extra_allowed_hosts)
         if directory is not None and not (spec.row is None and directory.is_relative_to(spec.path)):
             where.append(digest)  # it is not in the task's own digest
         judged: list[object] = [verifier, isolation]
@@ -191,6 +195,8 @@ class TaskPlanner:
                 skills_dir=config.environment.skills_dir,
                 steps=tuple(self._step(config, step) for step in config.steps),
                 step_strategy=config.multi_step_reward_strategy or "mean",
+                agent_network=agent_network if environment.later_networks else None,
+                verifier_network=verifier_network if environment.later_networks else None,
             ),
             environment=environment,
             verifier=verifier,
@@ -207,6 +213,19 @@ class TaskPlanner:
             isolation=isolation,
             verifier_environment=separate,
         )
+
+    def _network(self, asked: TaskEnvironmentConfig) -> dict[str, Any]:
+        access = self._access(asked)
+        return {"network": access.mode, "allowed_hosts": access.hosts}
+
+    def _access(
+        self, asked: TaskEnvironmentConfig | TaskAgentConfig | TaskVerifierConfig, *, extra: bool = True
+    ) -> NetworkAccess:
+        """What may be reached; with what the job adds, which is for agents."""
+        access, added = _access_of(asked), tuple(self._config.environment.extra_allowed_hosts) if extra else ()
+        if access.mode == "public" or not added:
+            return access
+        return NetworkAccess(mode="allowlist", hosts=tuple(dict.fromkeys((*access.hosts, *added))))
 
     def _step(self, config: TaskConfig, step: StepConfig) -> StepSpec:
         return StepSpec(
@@ -235,10 +254,12 @@ class TaskPlanner:
         if own is None and built is None and mode is None and config.agent.network_mode is None:
             return None
         asked = own or config.environment
+        access = self._access(config.verifier, extra=False) if mode is not None else self._access(asked, extra=False)
         environment = msgspec.structs.replace(
             agents,
             resources=self._resources(asked),
-            network=_network_of(config.verifier if mode is not None else asked),
+            network=access.mode,
+            allowed_hosts=access.hosts,
             workdir=asked.workdir or agents.workdir,
             env={**asked.env, **self._config.environment.env},
             build_timeout_sec=asked.build_timeout_sec * self._config.timeout_multiplier,
@@ -325,16 +346,30 @@ def _setup(config: TaskConfig, path: Path, directory: Path | None, *, rllm: bool
     )
 
 
-def _network(config: TaskConfig) -> Network:
-    return _network_of(config.agent if config.agent.network_mode is not None else config.environment)
-
-
-def _network_of(asked: TaskEnvironmentConfig | TaskAgentConfig | TaskVerifierConfig) -> Network:
+def _access_of(asked: TaskEnvironmentConfig | TaskAgentConfig | TaskVerifierConfig) -> NetworkAccess:
+    """
+    Raises:
+        TaskError: there is no such mode, or a host cannot be listed.
+    """
     mode = asked.network_mode
     if mode is None:
-        return "none" if isinstance(asked, TaskEnvironmentConfig) and asked.allow_internet is False else "public"
-    if mode == "public":
-        return "public"
-    if mode in ("no-network", "none"):
-        return "none"
-    raise TaskError(f"network_mode {mode!r} is not known; write public or no-network")
+        closed = isinstance(asked, TaskEnvironmentConfig) and asked.allow_internet is False
+        mode = "no-network" if closed else "public"
+    if mode not in _NETWORK_MODES:
+        raise TaskError(f"network_mode {mode!r} is not known; write public, no-network or allowlist")
+    if asked.allowed_hosts and mode != "allowlist":
+        raise TaskError(f'`allowed_hosts` goes with network_mode = "allowlist", and it is {mode}')
+    try:
+        Rules(asked.allowed_hosts)
+    except ValueError as error:
+        raise TaskError(f"allowed_hosts: {error}") from error
+    return NetworkAccess(mode=_NETWORK_MODES[mode], hosts=tuple(asked.allowed_hosts))
+
+
+def _with_later(environment: EnvironmentSpec, *phases: NetworkAccess | None) -> EnvironmentSpec:
+    """The environment with what its network is to be in phases that ask for something else."""
+    first = NetworkAccess(mode=environment.network, hosts=environment.allowed_hosts)
+    asked = [access for access in phases if access is not None]
+    if all(access == first for access in asked):
+        return environment
+    return msgspec.structs.replace(environment, later_networks=tuple(dict.fromkeys(asked)))

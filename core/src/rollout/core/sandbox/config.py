@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rollout.core.egress.access import DNS_PORT, PROXY_PORT, RELAY_ADDRESS, proxy_env, relay_ports
 from rollout.core.sandbox.layers import ImageConfig
 from rollout.core.sandbox.limits import group_limits
 from rollout.core.types import EnvironmentSpec
@@ -17,6 +18,7 @@ EMPTY_CONFIG: dict[str, Any] = {
     "upper": None,
     "limits": {},
     "network": "none",
+    "relay": {},
     "env": {},
     "user": None,
     "workdir": "/",
@@ -39,17 +41,21 @@ def sandbox_config(
 ) -> dict[str, Any]:
     """The sandbox of one trial, or of one build when it writes to the folder `upper`.
 
+    `network`: `host`, `none`, or `relay`: nothing but sockets that are served outside (SandboxEnvironment.open_relay).
+
     `groups`: which limits can be enforced there. `name`: of its control group, with the job's id.
     """
     resources = spec.resources
     storage = resources.storage_bytes or 0
+    relayed = network == "relay"
     return {
         "name": name,
         "layers": image.layers,
         "upper": upper,
         "limits": {limit: value for limit, value in group_limits(resources, pids).items() if limit in groups},
         "network": network,
-        "env": {"PATH": _PATH, "LANG": "C.UTF-8", **image.env, **spec.env},
+        "relay": {"address": RELAY_ADDRESS, "ports": [*relay_ports(spec), PROXY_PORT], "names": DNS_PORT} if relayed else {},
+        "env": {"PATH": _PATH, "LANG": "C.UTF-8", **image.env, **(proxy_env(RELAY_ADDRESS) if relayed else {}), **spec.env},
         "user": image.user,
         "workdir": spec.workdir or image.workdir or DEFAULT_WORKDIR,
         "tmpfs_bytes": (storage or resources.memory_bytes or _SHM_BYTES) if tmpfs and upper is None else 0,

@@ -16,13 +16,23 @@ from rollout.core.aio import Blocking, joined, run_shielded
 from rollout.core.archive import pack, unpack
 from rollout.core.archive.transfer import BUFFER_BYTES, both_sides, check_path, said
 from rollout.core.capture import OutputCapture
+from rollout.core.egress.access import RELAY_ADDRESS, rules_of
+from rollout.core.egress.relay import Relay
 from rollout.core.errors import EnvironmentLostError, SandboxError, StartError, TransferError
 from rollout.core.live import LiveOutput, in_time
 from rollout.core.sandbox.inside.transfer import MISSING
 from rollout.core.sandbox.link import Link
 from rollout.core.sandbox.oom import OomCounter
 from rollout.core.sandbox.running import OutputPipe, RunningCommand
-from rollout.core.types import DEFAULT_TRANSFER_LIMITS, Command, ExecResult, OutputSink, TransferLimits, TransferReport
+from rollout.core.types import (
+    DEFAULT_TRANSFER_LIMITS,
+    Command,
+    ExecResult,
+    NetworkAccess,
+    OutputSink,
+    TransferLimits,
+    TransferReport,
+)
 
 
 class SandboxEnvironment:
@@ -51,6 +61,8 @@ class SandboxEnvironment:
         self._gone: str | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._processes: set[SandboxProcess] = set()
+        self._sockets: list[socket.socket] = []  # of the sandbox's network, served out here
+        self._relay: Relay | None = None
         self._link = Link(control, self._on_message, self._on_lost)
 
     async def ready(self) -> None:
@@ -64,6 +76,18 @@ class SandboxEnvironment:
         except BaseException:
             await run_shielded(self.stop())
             raise
+
+    async def open_relay(self, access: NetworkAccess) -> None:
+        """Serve the sockets that a sandbox with the network `relay` has sent: all that it reaches, it reaches through them."""
+        relay = self._relay = Relay(rules_of(access), RELAY_ADDRESS, only_way=True)
+        *listeners, names = self._sockets
+        self._sockets = []
+        await relay.serve(listeners, names)
+
+    async def set_network(self, access: NetworkAccess) -> None:
+        """Without a relay nothing happens: the job's options say what the network is, whatever the task wants."""
+        if self._relay is not None:
+            await self._relay.change(rules_of(access))
 
     async def exec(self, command: Command, sink: OutputSink | None = None) -> ExecResult:
         capture = OutputCapture(command.max_output_bytes, sink)
@@ -133,6 +157,10 @@ class SandboxEnvironment:
     async def _stop(self) -> None:
         self._lose(EnvironmentLostError("the environment was stopped"))
         self._link.close()
+        for each in self._sockets:
+            each.close()
+        if self._relay is not None:
+            await self._relay.aclose()
         await self._end()
 
     def _request(self, command: Command) -> dict[str, Any]:
@@ -195,6 +223,8 @@ class SandboxEnvironment:
             if running is not None and running.killed is not None and not running.killed.done():
                 running.ended(137, self._hand_over)
                 running.killed.set_result(None)
+        elif "sockets" in message:
+            self._sockets += [socket.socket(fileno=descriptor) for descriptor in message["descriptors"]]
         elif "ready" in message:
             if not self._ready.done():
                 self._ready.set_result(None)

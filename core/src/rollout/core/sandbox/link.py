@@ -13,7 +13,9 @@ from rollout.core.sandbox.inside import channel
 
 
 class Link:
-    """Belongs to one event loop. `on_close` is called once, when the other end is gone."""
+    """Belongs to one event loop. `on_close` is called once, when the other end is gone.
+
+    A message that came with file descriptors has them as `descriptors`; they are the receiver's to close."""
 
     def __init__(self, sock: socket.socket, on_message: Callable[[dict[str, Any]], None], on_close: Callable[[], None]) -> None:
         self._sock = sock
@@ -71,7 +73,8 @@ class Link:
             if received is None:
                 self._gone()
                 return
-            self._on_message(received[0])
+            message, descriptors = received
+            self._on_message({**message, "descriptors": descriptors} if descriptors else message)
 
     def _gone(self) -> None:
         if not self.closed:

@@ -201,7 +201,8 @@ class _Inspection:
             if b"\0" not in content and (line := _line_of(content, _SECRET_PLACES)):
                 message = "the solution is not in the environment while tests run, unless the oracle put it there"
                 yield self._finding("solution-in-tests", path, message, line)
-        mode = self._task.config.environment.network_mode
+        own = self._task.config.verifier.network_mode
+        mode = self._task.config.environment.network_mode if own is None else own
         cut_off = mode in ("no-network", "none") or (mode is None and self._task.config.environment.allow_internet is False)
         if cut_off and (line := _line_of(self._read(TEST_SCRIPT), _NEEDS_NETWORK)):
             yield self._finding("network", TEST_SCRIPT, "downloads something, and task.toml cuts the network off", line)

@@ -57,7 +57,7 @@ async def image_with_agent(
         agent=spec.trial_id.partition("/")[0],
         made_of=made_of,
         withheld=secret,
-        environment=replace(spec.environment, env=plain, labels={"rollout.job": spec.job_id}),
+        environment=replace(spec.environment, env=plain, later_networks=(), labels={"rollout.job": spec.job_id}),
         env=env,
         user=spec.agent.user,
         root_user=context.root_user,

@@ -59,6 +59,7 @@ class SharedInstall:
             sorted(spec.env.items()),
             sorted(self.env.items()),
             spec.network,
+            spec.allowed_hosts,
         ]
         return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:32]
 

@@ -72,6 +72,7 @@ from rollout.core.trial.healthcheck import wait_until_healthy
 from rollout.core.trial.instruction import INSTRUCTION_FILE_VARIABLE, INSTRUCTION_VARIABLE, instruction_variables
 from rollout.core.trial.isolation import OWN_USER, ROOT_NAMES, Walls, without_git_hooks
 from rollout.core.trial.journal import Journal
+from rollout.core.trial.network import PhaseNetwork
 from rollout.core.trial.nowhere import NoEnvironment
 from rollout.core.trial.output import PhaseOutput
 from rollout.core.trial.paths import LOGS, TESTS, reward_files
@@ -124,6 +125,7 @@ class Rollout:
         self._installed = False
         self._walls: Walls | None = None
         self._place = spec.environment
+        self._network = PhaseNetwork(spec)
         self._agent: Agent | None = None
         self._session: AgentSession | None = None
         self._turn = AgentTurn()
@@ -248,6 +250,7 @@ class Rollout:
                         self._workdir = await working_directory(self.environment, spec.environment.workdir)
                     if spec.isolation == "separate" and not (spec.task.artifacts or spec.verifier.disable):
                         check_default_artifact(self._workdir)
+            await self._network.at_start(self.environment)
             if spec.task.healthcheck is not None:
                 with foreign(StartError, "waiting for the environment"):
                     await wait_until_healthy(self.environment, spec.task.healthcheck)
@@ -298,6 +301,8 @@ class Rollout:
     async def connect(self) -> None:
         """Open the agent's session."""
         assert self._agent is not None
+        if self.environment is not None:
+            await self._network.for_agent(self.environment)
         async with deadline(self.spec.timeouts.install_sec, AgentInstallTimeoutError, "connecting to the agent"):
             with foreign(AgentError, "connecting to the agent", AgentInstallTimeoutError):
                 self._session = await self._agent.connect()
@@ -399,6 +404,8 @@ class Rollout:
                 self._phase("verifier"),
                 deadline(spec.timeouts.verifier_sec, VerifierTimeoutError, "the verifier"),
             ):
+                if self.environment is not None and self._place is spec.environment:
+                    await self._network.for_verifier(self.environment)
                 with foreign(VerifierError, "verification", VerifierTimeoutError):
                     view = self._trial_view(output, own_reward_files(plugin.cls, options))
                     await self._bring_tests(view)

@@ -116,6 +116,7 @@ class StepRollout(Rollout):
             make_folder(self.directory)
             self._read_task()
             with foreign(SandboxError, f"preparing step {self._step.name}"):
+                await self._network.at_start(environment)
                 if not first:
                     await empty_logs(environment, self._root)
                 await self._walls.set_up(self._instruction.encode())

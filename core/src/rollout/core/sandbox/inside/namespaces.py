@@ -13,6 +13,7 @@ from typing import Any
 from . import cgroups, channel, init, kernel, mounts, view
 from .accounts import subordinate_ranges
 
+_AT_ONCE = 8  # descriptors in one message
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
 
@@ -80,7 +81,7 @@ def start_sandbox(control: socket.socket, config: dict[str, Any], shown: dict[st
             return ""
 
         helper = Helper(write, move)
-        network = kernel.CLONE_NEWNET if config["network"] == "none" else 0
+        network = 0 if config["network"] == "host" else kernel.CLONE_NEWNET
         flags = kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS | kernel.CLONE_NEWPID | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS
         kernel.unshare(flags | network)
         helper.call()
@@ -94,8 +95,12 @@ def start_sandbox(control: socket.socket, config: dict[str, Any], shown: dict[st
         step = "setting up the network"
         if network:
             _raise_loopback()
+        if config["relay"]:
+            _send_sockets(control, **config["relay"])
         step = "building the file system"
         _build_root(config, shown)
+        if config["relay"]:
+            _name_the_server(config["relay"]["address"])
         step = "setting resource limits"
         helper.result()
         helper.close()
@@ -194,6 +199,37 @@ def _raise_loopback() -> None:
         request = struct.pack("16sh14x", b"lo", 0)
         flags = struct.unpack("16sh14x", fcntl.ioctl(probe, _SIOCGIFFLAGS, request))[1]
         fcntl.ioctl(probe, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", flags | _IFF_UP))
+
+
+def _send_sockets(control: socket.socket, address: str, ports: list[int], names: int) -> None:
+    """Make the only ways out of a network that has no other: sockets of ours that somebody outside serves."""
+    made = []
+    for port in dict.fromkeys(ports):
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.bind((address, port))
+        listener.listen(128)
+        made.append(listener)
+    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    server.bind((address, names))
+    made.append(server)
+    while made:
+        some, made = made[:_AT_ONCE], made[_AT_ONCE:]
+        channel.send(control, {"sockets": len(some)}, [each.fileno() for each in some])
+        for each in some:
+            each.close()
+
+
+def _name_the_server(address: str) -> None:
+    """Have names looked up where they are allowed or not, and not in what the machine knows of them."""
+    hosts = "127.0.0.1 localhost\n::1 localhost ip6-localhost\n"
+    for path, text in (("/etc/resolv.conf", f"nameserver {address}\n"), ("/etc/hosts", hosts)):
+        if os.path.lexists(path):
+            os.unlink(path)  # it may be a link
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            os.write(descriptor, text.encode())
+        finally:
+            os.close(descriptor)
 
 
 def _write(path: str, text: str) -> None:
