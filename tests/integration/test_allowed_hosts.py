@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import socket
 import subprocess
 import threading
@@ -27,6 +28,7 @@ def answer(port, *, proxied):
     except urllib.error.HTTPError as error:
         return f"{error.code} {error.read().decode().strip()}"
     except OSError as error:
+        print(port, proxied, repr(error))
         return "no"
 
 def direct(address, port):
@@ -99,30 +101,42 @@ def run(folder: Path, toml: str, look: str, **job: Any) -> dict[str, Any]:
 CLOSED = {"by address": "no", "strange name": False}
 
 
+def docker(*arguments: str) -> str:
+    return subprocess.run(["docker", *arguments], check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+
+
+SERVE = "for port in 8001 8002; do python3 -m http.server -b 0.0.0.0 -d /srv $port & done; printf hello > /srv/index.html; wait"
+
+
+@pytest.fixture
+def site() -> Iterator[tuple[str, str]]:
+    """A network of the engine on which a host `site.test` serves two ports: the network's name, and the host's address."""
+    network = f"rollout-test-{secrets.token_hex(4)}"
+    docker("network", "create", network)
+    try:
+        command = ("--network", network, "--network-alias", "site.test", DOCKER_IMAGE, "sh", "-c", SERVE)
+        docker("run", "-d", "--rm", "--init", "--name", network, *command)
+        yield network, docker("inspect", "-f", "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}", network)
+    finally:
+        docker("rm", "-f", network)
+        docker("network", "rm", network)
+
+
 @pytest.mark.needs("docker")
 def test_on_docker_an_agent_reaches_what_is_listed_and_nothing_else_and_the_verifier_everything(
-    tmp_path: Path, ports: tuple[int, int]
+    tmp_path: Path, site: tuple[str, str]
 ) -> None:
-    bridge = subprocess.run(
-        ["docker", "network", "inspect", "bridge", "-f", "{{(index .IPAM.Config 0).Gateway}}"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
-    toml = f'[agent]\nnetwork_mode = "allowlist"\nallowed_hosts = ["host.docker.internal:{ports[0]}"]\n'
-    docker = {"type": "docker", "agent_cache": False, "options": {"egress_image": DOCKER_IMAGE}}
-    reached = run(tmp_path, toml, reach("host.docker.internal", ports, bridge), environment=docker)
-    refused = f"403 rollout: host.docker.internal:{ports[1]} is not among the task's allowed_hosts"
+    network, address = site
+    toml = '[agent]\nnetwork_mode = "allowlist"\nallowed_hosts = ["site.test:8001"]\n'
+    environment = {"type": "docker", "agent_cache": False, "options": {"egress_image": DOCKER_IMAGE, "network": network}}
+    reached = run(tmp_path, toml, reach("site.test", (8001, 8002), address), environment=environment)
+    refused = "403 rollout: site.test:8002 is not among the task's allowed_hosts"
     assert reached["agent"] == {"allowed": ["hello", "hello"], "other": [refused, "no"], **CLOSED}
     for phase in ("setup", "verifier"):
-        assert reached[phase]["other"][0] == "hello"
-        assert reached[phase]["by address"] == "yes"
+        assert reached[phase] == {"allowed": ["hello", "hello"], "other": ["hello", "hello"], **CLOSED, "by address": "yes"}
     job_id = json.loads((tmp_path / "jobs/job/lock.json").read_text())["job_id"]
     for kind in ("network", "container"):
-        left = subprocess.run(
-            ["docker", kind, "ls", "-q", "--filter", f"label=rollout.job={job_id}"], capture_output=True, check=True
-        )
-        assert left.stdout == b""
+        assert docker(kind, "ls", "-q", "--filter", f"label=rollout.job={job_id}") == ""
 
 
 @pytest.mark.needs("local")
@@ -157,8 +171,8 @@ def test_a_job_adds_the_address_of_the_model_for_agents_but_not_for_verifiers(tm
 
 
 def test_a_host_that_cannot_be_listed_stops_the_job_before_it_starts(tmp_path: Path) -> None:
-    write_task(tmp_path / "tasks/one", toml='[agent]\nnetwork_mode = "allowlist"\nallowed_hosts = ["https://pypi.org"]\n')
+    write_task(tmp_path / "tasks/one", toml='[agent]\nnetwork_mode = "allowlist"\nallowed_hosts = ["https://site.org"]\n')
     done = rollout(tmp_path, write_job(tmp_path, {"name": "job"}))
     assert done.returncode == 2
-    assert "allowed_hosts: 'https://pypi.org' is no host that can be allowed" in done.stderr
+    assert "allowed_hosts: 'https://site.org' is no host that can be allowed" in done.stderr
     assert not (tmp_path / "jobs").exists()
