@@ -5,7 +5,8 @@
 `bare` is `concurrent.futures.ProcessPoolExecutor.map` over the same function and rows, one row a time, with as many processes as
 there are processors; nothing in it has a deadline, a memory limit, output of its own, or survives a crash. `verifier` goes
 through the `python` verifier as a trial does. Both start their processes beforehand. `ratio` is verifier over bare; the target is
-at most 2. `fuzzy` does more work per row, as most verifiers do. `start` is the time to the first verdict of a new pool.
+at most 2. `cpu` is the same ratio of processor time, of all processes and their start, which other work on the machine changes
+less. `fuzzy` does more work per row, as most verifiers do. `start` is the time to the first verdict of a new pool.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import asyncio
 import json
 import os
+import resource
 import statistics
 import tempfile
 import time
@@ -69,7 +71,7 @@ async def verifier(code: str, given: list[tuple[dict[str, Any], dict[str, Any]]]
     """Seconds to the first verdict, and for all rows after that."""
     (folder / "evaluate.py").write_text(code)
     judge = PythonVerifier(PythonVerifierOptions(module="evaluate"))
-    pool = PythonProcesses(os.cpu_count())
+    pool = PythonProcesses(folder / "scratch", os.cpu_count())
 
     async def verify(number: int, row: tuple[dict[str, Any], dict[str, Any]]) -> VerifyResult:
         return await judge.verify(view(number, row, folder, pool))
@@ -120,12 +122,31 @@ def view(number: int, row: tuple[dict[str, Any], dict[str, Any]], folder: Path, 
 
 def measure(name: str, count: int, repeats: int) -> dict[str, Any]:
     given = rows(count)
+    pairs, cpu = [], []
     with tempfile.TemporaryDirectory(prefix="rollout-python-verifier-") as folder:
-        pairs = [(bare(SCORERS[name], given), asyncio.run(verifier(SCORERS[name], given, Path(folder)))) for _ in range(repeats)]
+        for _ in range(repeats):
+            began = _cpu_sec()
+            alone = bare(SCORERS[name], given)
+            between = _cpu_sec()
+            pairs.append((alone, asyncio.run(verifier(SCORERS[name], given, Path(folder)))))
+            cpu.append((_cpu_sec() - between) / (between - began))
     plain = statistics.median(pair[0] for pair in pairs)
     ours = statistics.median(pair[1][1] for pair in pairs)
     start = statistics.median(pair[1][0] for pair in pairs)
-    return {"scorer": name, "rows": count, "bare_sec": plain, "verifier_sec": ours, "ratio": ours / plain, "start_sec": start}
+    return {
+        "scorer": name,
+        "rows": count,
+        "bare_sec": plain,
+        "verifier_sec": ours,
+        "ratio": ours / plain,
+        "cpu_ratio": statistics.median(cpu),
+        "start_sec": start,
+    }
+
+
+def _cpu_sec() -> float:
+    """Processor time of this process and those that have ended."""
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 def main() -> None:
@@ -139,12 +160,12 @@ def main() -> None:
         print(json.dumps(measured))
         return
     print(f"{count} rows, {os.cpu_count()} processes; medians of {repeats}\n")
-    print("scorer   bare s  verifier s  verifier us/row  ratio  start s")
+    print("scorer   bare s  verifier s  verifier us/row  ratio   cpu  start s")
     for row in measured:
         each = row["verifier_sec"] / row["rows"] * 1e6
         print(
             f"{row['scorer']:6}  {row['bare_sec']:7.2f}  {row['verifier_sec']:10.2f}  {each:15.0f}"
-            f"  {row['ratio']:5.2f}  {row['start_sec']:7.3f}"
+            f"  {row['ratio']:5.2f}  {row['cpu_ratio']:4.2f}  {row['start_sec']:7.3f}"
         )
 
 

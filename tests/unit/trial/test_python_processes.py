@@ -21,6 +21,7 @@ from rollout.builtin.python_verifier import PythonVerifier, PythonVerifierOption
 from rollout.core.episodes import Episode, Step, Task, Trajectory
 from rollout.core.errors import EnvironmentLostError, VerifierError, VerifierTimeoutError
 from rollout.core.protocols import PythonCall, TrialView
+from rollout.core.trial import python_processes
 from rollout.core.trial.python_processes import PythonProcesses
 from rollout.core.types import ExecResult, VerifyResult
 from rollout.testing.fakes import FakeEnvironment, FakeWorld
@@ -50,7 +51,9 @@ class Trial:
         task = self.folder / "task"
         (task / "tests").mkdir(parents=True, exist_ok=True)
         (task / "instruction.md").write_text("Say 42.\n")
-        (task / "tests/evaluate.py").write_text(textwrap.dedent(code))
+        file, code = task / "tests/evaluate.py", textwrap.dedent(code)
+        if not file.exists() or file.read_text() != code:  # other calls may be reading it
+            file.write_text(code)
         view = trial_view(self.environment, self.folder, task, env=self.env, sink=self.output)
         return msgspec.structs.replace(
             view,
@@ -383,3 +386,67 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+QUICK = """
+import os, time
+def evaluate(task):
+    said = task.metadata["say"]
+    print("said", said)
+    if said == "die": os.kill(os.getpid(), 9)
+    if said == "exit": raise SystemExit
+    if said == "hang": time.sleep(60)
+    return int(said)
+"""
+
+
+async def test_quick_calls_wait_in_the_processes_and_none_gets_what_is_anothers(
+    tmp_path: Path, processes: PythonProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the call before one ended their process: the answers, what was printed, and whose fault it is."""
+    monkeypatch.setattr(python_processes, "_QUICK_SEC", 60.0)
+
+    async def say(said: str) -> tuple[str, str]:
+        trial = Trial(tmp_path, processes)
+        trial.metadata = {"say": said}
+        try:
+            result: object = (await trial.verify(QUICK, sandbox=False, timeout_sec=2 if said == "hang" else None)).reward
+        except VerifierError as error:
+            result = str(error)
+        return str(result), b"".join(chunk for stream, chunk in trial.output.chunks if stream == "stdout").decode()
+
+    await asyncio.gather(*(say("1") for _ in range(20)))
+    words = [str(number) if number % 9 else ("die", "exit", "hang")[number // 9 % 3] for number in range(1, 60)]
+    shared = 0
+    calls = [asyncio.ensure_future(say(word)) for word in words]
+    while not all(call.done() for call in calls):
+        shared = max(shared, 0, *(worker.calls for worker in processes._running))
+        await asyncio.sleep(0.001)
+    assert shared == 2
+    faults = {"die": "died of signal SIGKILL", "exit": "ended its process", "hang": "was still running after 2 s"}
+    for word, call in zip(words, calls, strict=True):
+        result, printed = call.result()
+        assert faults.get(word, f"{word}.0") in result
+        assert printed == f"said {word}\n"
+
+
+async def test_a_quick_call_that_is_given_up_before_its_turn_harms_no_other(
+    trial: Trial, processes: PythonProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(python_processes, "_QUICK_SEC", 60.0)
+    code = "import time\ndef evaluate(task): time.sleep(task.metadata.get('wait', 0)); return 1\n"
+    await trial.verify(code, sandbox=False)
+
+    def start(wait: float) -> asyncio.Future[VerifyResult]:
+        trial.metadata = {"wait": wait}
+        return asyncio.ensure_future(trial.verify(code, sandbox=False))
+
+    ahead = [start(0.3), start(0.3)]
+    await asyncio.sleep(0)
+    behind = [start(0), start(0)]
+    while sum(worker.calls for worker in processes._running) < 4:
+        await asyncio.sleep(0.005)
+    for call in behind:
+        call.cancel()
+    assert [result.reward for result in await asyncio.gather(*ahead)] == [1.0, 1.0]
+    assert (await trial.verify(code, sandbox=False)).reward == 1.0
