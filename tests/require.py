@@ -25,7 +25,8 @@ DOCKER_IMAGE = "debian:trixie-slim"
 """An image that tests of the `docker` environment start from: Debian with python3, git and procps."""
 
 APPTAINER = Path(os.environ.get("ROLLOUT_APPTAINER_STATE", "/tmp/rollout-test-apptainer"))
-"""Where `tests/components/apptainer.sh` puts Apptainer, `base.sif` (Debian with python3 and git) and `small.sif` (busybox)."""
+"""Where `tests/components/apptainer.sh` puts Apptainer, `base.sif` (Debian with python3, git, make), `lean.sif`
+(the same without perl and the like) and `small.sif` (busybox)."""
 PODMAN_ROOT = "unix:///tmp/rollout-test-podman/root/podman.sock"
 PODMAN_USER = "unix:///tmp/rollout-test-podman/user/podman.sock"
 """Where components/podman.sh puts them."""
@@ -96,8 +97,9 @@ def _docker_engines() -> str | None:
 
 
 def _apptainer() -> str | None:
-    if not (APPTAINER / "small.sif").exists():
-        return f"there is no {APPTAINER}/small.sif: `tests/components/apptainer.sh up` makes it"
+    missing = next((name for name in ("base", "lean", "small") if not (APPTAINER / f"{name}.sif").exists()), None)
+    if missing is not None:
+        return f"there is no {APPTAINER}/{missing}.sif: `tests/components/apptainer.sh up` makes it"
     return _run(str(APPTAINER / "usr/bin/apptainer"), "-s", "exec", "--no-privs", str(APPTAINER / "base.sif"), "true")
 
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # An Apptainer for tests, and an image to start from, on a Debian machine as root:
 #
-#     tests/components/apptainer.sh up      puts Apptainer, base.sif and small.sif (busybox) into $ROLLOUT_APPTAINER_STATE, adds a user for tests
+#     tests/components/apptainer.sh up      puts Apptainer and images into $ROLLOUT_APPTAINER_STATE, adds a user for tests
 #     tests/components/apptainer.sh down    removes both
 #
 # Apptainer comes from Debian's newest suite, with the libraries that it needs beside it, so that it runs where the machine's own are
@@ -10,7 +10,7 @@ set -eu
 
 state=${ROLLOUT_APPTAINER_STATE:-/tmp/rollout-test-apptainer}
 user=rollout-apptainer
-packages=python3,python3-venv,python3-pytest,ca-certificates,git,procps,curl,adduser
+packages=python3,python3-venv,python3-pytest,ca-certificates,git,procps,curl,adduser,make
 
 install() {
     mkdir -p "$state/apt/lists/partial" "$state/apt/cache/archives/partial"
@@ -50,7 +50,6 @@ install() {
 pack() { # NAME: the folder NAME as NAME.sif
     "$state/usr/bin/apptainer" -s build --force --mksquashfs-args "-comp gzip -Xcompression-level 1" "$state/$1.part" "$state/$1"
     mv "$state/$1.part" "$state/$1.sif"
-    rm -rf "${state:?}/$1"
 }
 
 case ${1:-} in
@@ -68,8 +67,8 @@ up)
     [ -x "$state/usr/bin/singularity" ] || install
     id "$user" > /dev/null 2>&1 || useradd --create-home --home-dir "$state/home" "$user"
     [ ! -e /dev/fuse ] || chmod 666 /dev/fuse # as distributions have it
-    if [ ! -e "$state/base.sif" ]; then
-        rm -rf "$state/base"
+    if [ ! -e "$state/lean.sif" ]; then
+        rm -rf "$state/base" "$state/lean"
         # without what no test reads, and without waiting for the disk after each file
         mmdebstrap --quiet --variant=minbase --include="$packages" --dpkgopt=force-unsafe-io \
             --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
@@ -78,6 +77,13 @@ up)
         rm -rf "$state/base/dev" # images have no devices of their own
         mkdir "$state/base/dev"
         pack base
+        # a third of it, for tests that build many images: what runs small programs in python3, git, make and the shell
+        mv "$state/base" "$state/lean"
+        (cd "$state/lean/usr" && rm -rf lib/*/perl lib/*/gconv lib/*/libperl* share/perl* share/python-wheels share/zoneinfo bin/perl* \
+            lib/python3*/test lib/python3/dist-packages lib/git-core/git-http* lib/git-core/git-imap* lib/git-core/git-daemon lib/git-core/git-shell lib/git-core/scalar bin/scalar \
+            bin/git-shell bin/sqv bin/openssl ../var/lib/dpkg ../var/cache)
+        pack lean
+        rm -rf "$state/lean"
     fi
     if [ ! -e "$state/small.sif" ]; then
         mkdir -p "$state/small/bin" "$state/small/etc" "$state/small/opt" "$state/small/root" "$state/small/tmp" "$state/small/usr/bin"
@@ -89,6 +95,7 @@ up)
         echo root:x:0: > "$state/small/etc/group"
         echo umask 022 > "$state/small/etc/profile"
         pack small
+        rm -rf "$state/small"
     fi
     ;;
 down)

@@ -38,14 +38,11 @@ def _apptainer() -> None:
     require("apptainer")
 
 
-@pytest.fixture(params=["root", "user"])
-def become(request: pytest.FixtureRequest) -> list[str]:
+def python_of(who: str) -> list[str]:
     """The beginning of a command that runs as that user, in a Python that it may read."""
-    if request.param == "root":
-        if os.geteuid() != 0:
-            pytest.skip("needs root")
-        return [sys.executable]
-    if os.geteuid() != 0:
+    if who == "root" and os.geteuid() != 0:
+        pytest.skip("needs root")
+    if who == "root" or os.geteuid() != 0:
         return [sys.executable]
     if shutil.which("setpriv") is None:
         unavailable("apptainer", "there is no setpriv to become an ordinary user with")
@@ -61,6 +58,11 @@ def become(request: pytest.FixtureRequest) -> list[str]:
     return unavailable("apptainer", "no Python that an ordinary user may use can import Rollout")
 
 
+@pytest.fixture(params=["root", "user"])
+def become(request: pytest.FixtureRequest) -> list[str]:
+    return python_of(request.param)
+
+
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """Not tmp_path: pytest closes the folder above to others."""
@@ -70,10 +72,14 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
+def apptainer_options(folder: Path) -> dict[str, object]:
+    bases = {"python:3.12-bookworm": str(APPTAINER / "lean.sif")}
+    return {"program": PROGRAM, "bases": bases, "cache": str(folder / "cache"), "scratch": str(folder / "scratch")}
+
+
 def job_file(folder: Path, name: str, **changes: object) -> Path:
-    options = {"program": PROGRAM, "bases": {"python:3.12-bookworm": str(APPTAINER / "base.sif")}, "cache": str(folder / "cache")}
-    options |= {"scratch": str(folder / "scratch")}
-    job = {"name": name, "n_concurrent_trials": 2, "environment": {"type": "apptainer", "options": options}, **changes}
+    environment = {"type": "apptainer", "options": apptainer_options(folder)}
+    job = {"name": name, "n_concurrent_trials": 2, "environment": environment, **changes}
     path = folder / "job.json"
     path.write_text(json.dumps(job))
     return path
@@ -95,18 +101,25 @@ def instances() -> str:
 
 
 @pytest.mark.timeout(700)
-def test_the_quickstart_is_solved_by_the_oracle_and_by_nobody_else(become: list[str], folder: Path) -> None:
-    for name in sorted(path.name for path in TASKS.iterdir())[:2]:
-        shutil.copytree(TASKS / name, folder / "tasks" / name)
-    job_file(folder, "quick", agents=[{"name": "oracle"}, {"name": "nop"}], datasets=[{"path": str(folder / "tasks")}])
-    process = rollout_job(become, folder, "job.json")
-    output, _ = process.communicate(timeout=650)
-    assert process.returncode == 0, output
-    lines = (folder / "jobs" / "quick" / "trials.jsonl").read_text().splitlines()
-    records = {record["trial_id"]: record for record in map(json.loads, lines)}
-    for agent, reward in (("oracle", 1.0), ("nop", 0.0)):
-        assert [record["reward"] for record in records.values() if record["agent_name"] == agent] == [reward] * 2
-    assert list((folder / "scratch").iterdir()) == []
+def test_the_quickstart_is_solved_by_the_oracle_and_by_nobody_else(folder: Path) -> None:
+    """As an ordinary user, who builds the images, and as root, who finds them."""
+    shutil.copytree(TASKS, folder / "tasks")
+    agents = [{"name": "oracle"}, {"name": "nop"}]
+    tasks = len(list(TASKS.glob("*/task.toml")))
+    built: dict[str, int] = {}
+    for who in ("user", "root") if os.geteuid() == 0 else ("user",):
+        options = {"environment": {"type": "apptainer", "delete": False, "options": apptainer_options(folder)}}
+        job_file(folder, who, agents=agents, datasets=[{"path": str(folder / "tasks")}], n_concurrent_trials=4, **options)
+        process = rollout_job(python_of(who), folder, "job.json")
+        output, _ = process.communicate(timeout=340)
+        assert process.returncode == 0, output
+        lines = (folder / "jobs" / who / "trials.jsonl").read_text().splitlines()
+        rewards = sorted((record["agent_name"], record["reward"]) for record in map(json.loads, lines))
+        assert rewards == [("nop", 0.0)] * tasks + [("oracle", 1.0)] * tasks
+        assert list((folder / "scratch").iterdir()) == []
+        images = {path.name: path.stat().st_ino for path in (folder / "cache").glob("*.sif")}
+        assert images
+        assert images == (built := built or images)
 
 
 @pytest.mark.parametrize("servers_too", [False, True], ids=["rollout", "everything"])

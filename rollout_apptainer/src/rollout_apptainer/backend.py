@@ -279,6 +279,7 @@ class ApptainerBackend:
                 self._instances(),
                 scratch=lambda kind: Path(tempfile.mkdtemp(prefix=f"{kind}-", dir=self._scratch(self._context.job_id))),
                 fakeroot=bool(self._privileges()),
+                owners="one" if self._ids == "one" else "own" if self._options.fakeroot and os.geteuid() == 0 else "all",
                 name=self._name,
                 isolation=_ISOLATION,
             )

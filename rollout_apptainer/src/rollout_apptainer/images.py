@@ -24,8 +24,10 @@ from rollout_apptainer.sources import Finder, Image
 _AGAIN = "run the job again to have it made anew"
 _FORMAT = "1"
 # Quick to make and readable everywhere; a higher level takes several times as long for a few percent.
-_SQUASH = ("--mksquashfs-args", "-comp gzip -Xcompression-level 1")
+_SQUASH = ("-comp", "gzip", "-Xcompression-level", "1")
 _JSON = "3"
+_SYSTEM = ("--datatype", "4", "--partfs", "1", "--parttype", "2")
+_MACHINES = {"x86_64": "2", "aarch64": "4", "ppc64le": "6", "s390x": "11", "riscv64": "12"}
 _OWN_VARIABLES = ("APPTAINER_", "SINGULARITY_")
 _SHELL_VARIABLES = frozenset({"HOME", "LD_LIBRARY_PATH", "PROMPT_COMMAND", "PS1", "PWD", "OLDPWD", "SHLVL", "TERM", "_", "USER"})
 _BUILD_ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
@@ -52,11 +54,12 @@ class Images:
         *,
         scratch: Callable[[str], Path],
         fakeroot: bool,
+        owners: str,
         name: Callable[[], str],
         isolation: Sequence[str],
     ) -> None:
-        """`scratch`: makes a folder on this machine's disk. `name`: a new name for an instance. `isolation`: arguments that keep
-        an instance to itself."""
+        """`scratch`: makes a folder on this machine's disk. `owners`: whom the files of images that are built here can belong to.
+        `name`: a new name for an instance. `isolation`: arguments that keep an instance to itself."""
         self._program = program
         self._blocking = blocking
         self._cache = cache
@@ -64,6 +67,7 @@ class Images:
         self._instances = instances
         self._scratch = scratch
         self._privileges = ("--fakeroot",) if fakeroot else ()
+        self._owners = owners
         self._name = name
         self._isolation = tuple(isolation)
         self._configs: Once[ImageConfig] = Once(keep_errors=False)
@@ -80,7 +84,7 @@ class Images:
             return str(await self._image(source.image, force, sink))
         if source.definition is not None:
             definition = source.definition
-            key = _key("definition", spec.digest, os.uname().machine, *self._privileges)
+            key = _key("definition", spec.digest, os.uname().machine, self._owners)
             return str(
                 await self._cache.get(key, lambda part: self._build(part, str(definition), sink, definition.parent), force=force)
             )
@@ -88,7 +92,7 @@ class Images:
         recipe = source.recipe
         found = self._finder.image(source.base, str(recipe.path), recipe.path.parent)
         base = await self._image(found, False, sink)
-        key = _key("dockerfile", spec.digest, recipe.text, await self._blocking(_identity, base), *self._privileges)
+        key = _key("dockerfile", spec.digest, recipe.text, await self._blocking(_identity, base), self._owners)
         return str(await self._cache.get(key, lambda part: self._carry_out(part, spec, base, sink), force=force))
 
     async def config(self, image: str) -> ImageConfig:
@@ -141,7 +145,7 @@ class Images:
         privileges: Sequence[str] | None = None,
     ) -> None:
         tmp = self._scratch("build")
-        arguments = ["build", "--force", *_SQUASH, *(self._privileges if privileges is None else privileges), str(part), source]
+        arguments = ["build", "--force", "--mksquashfs-args", " ".join(_SQUASH), *(self._privileges if privileges is None else privileges), str(part), source]
         try:
             done = await self._program.run(arguments, cwd=cwd, tmp=tmp, fetching=True, sink=sink)
         finally:
@@ -186,7 +190,7 @@ class Images:
 
         try:
             identity = await self._blocking(_identity, image)
-            return str(await self._cache.get(_key("snapshot", identity, *key, *self._privileges), make, force=force))
+            return str(await self._cache.get(_key("snapshot", identity, *key, self._owners), make, force=force))
         except _ChangeError as failed:
             raise failed.error from None
         except BuildError as error:
@@ -225,8 +229,23 @@ class Images:
             await run_shielded(self._blocking(namespaces.remove, [work]))
 
     async def _pack(self, part: Path, root: Path, config: ImageConfig, work: Path, sink: OutputSink | None) -> None:
-        await self._build(part, str(root), sink, None)
-        await self._describe(part, config, work)
+        """Make a SIF of a folder, with what its Dockerfile says of it."""
+        program, machine = _squashfs("mksquashfs"), _MACHINES.get(os.uname().machine)
+        if program is None or machine is None or (self._privileges and os.geteuid() == 0):
+            await self._build(part, str(root), sink, None)
+        else:  # not `build`, which copies the folder first, and that takes longer than the packing
+            system = work / "system.squashfs"
+            log = work / "mksquashfs.log"
+            try:
+                await namespaces.run([program, str(root), str(system), "-no-progress", *_SQUASH], log, self._blocking)
+            except SandboxError as error:
+                raise BuildError(f"the image {part.name} cannot be packed in {work}: {error}") from error
+            await self._sif("new", str(part))
+            await self._sif("add", *_SYSTEM, "--partarch", machine, str(part), str(system))
+            await self._blocking(system.unlink)
+        file = work / "oci-config.json"  # as images that come from a registry have it
+        await self._blocking(file.write_bytes, sif.config_as_oci(config))
+        await self._sif("add", "--datatype", _JSON, "--filename", file.name, str(part), str(file))
 
     async def _unpack(self, base: Path, root: Path, work: Path, sink: OutputSink | None) -> None:
         """Make a folder of an image that a build may change."""
@@ -245,13 +264,10 @@ class Images:
         except SandboxError as error:
             raise BuildError(f"the image {base} cannot be unpacked in {work}: {error}") from error
 
-    async def _describe(self, part: Path, config: ImageConfig, work: Path) -> None:
-        """Put into the image what its Dockerfile says, as images that come from a registry have it."""
-        file = work / "oci-config.json"
-        await self._blocking(file.write_bytes, sif.config_as_oci(config))
-        done = await self._program.run(["sif", "add", "--datatype", _JSON, "--filename", file.name, str(part), str(file)])
+    async def _sif(self, *arguments: str) -> None:
+        done = await self._program.run(["sif", *arguments])
         if done.exit_code != 0:
-            raise BuildError(f"the image {part} cannot be completed: {complaint(done.stderr)}")
+            raise BuildError(f"an image in {self._cache.root} cannot be completed: {complaint(done.stderr)}")
 
     async def _read_config(self, path: Path) -> ImageConfig:
         if not path.is_dir():
