@@ -67,7 +67,7 @@ def _docker() -> str | None:
 
 def _ssh() -> str | None:
     script = os.path.join(os.path.dirname(__file__), "components", "ssh.sh")
-    return _run(script, "run", "18", "test", "-s", "/run/sshd.pid")
+    return _run(script, "run", "20", "test", "-s", "/run/sshd.pid")
 
 
 def _podman() -> str | None:

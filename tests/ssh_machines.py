@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from require import APPTAINER
+
 STATE = Path(os.environ.get("ROLLOUT_SSH_STATE", "/tmp/rollout-test-ssh"))
 KEY = STATE / "key"
 KNOWN_HOSTS = STATE / "known_hosts"
@@ -44,3 +46,13 @@ NOTHING_LEFT = (
     "2> /dev/null | grep -q . && ! pgrep -f '[r]ollout = .relay|[r]ollout-holder|[s]leep 54321' > /dev/null"
 )
 """Condition: no trial, and nothing of one, is on the machine."""
+
+
+def install_apptainer(number: int) -> None:
+    """Put the tests' Apptainer, and its small image, at the same place of a machine."""
+    if "there" in run(number, f"[ ! -e {APPTAINER}/small.sif ] || echo there"):
+        return
+    parts = ["usr/bin", "usr/lib", "usr/etc", "usr/var", "etc", "var", "libraries", "small.sif"]
+    with subprocess.Popen(["tar", "-C", APPTAINER, "-c", *parts], stdout=subprocess.PIPE) as packing:
+        unpack = f"mkdir -p {APPTAINER} && chmod 755 {APPTAINER} && tar -C {APPTAINER} -x --no-same-owner"
+        subprocess.run([_SCRIPT, "run", str(number), "sh", "-c", unpack], stdin=packing.stdout, timeout=60, check=True)

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Machines to log in to, for tests, on a Debian machine as root:
 #
-#     tests/components/ssh.sh up [COUNT]     installs openssh-server where it is missing, starts COUNT machines (default 18)
+#     tests/components/ssh.sh up [COUNT]     installs openssh-server where it is missing, starts COUNT machines (default 20)
+#     tests/components/ssh.sh add N          starts machine N too
 #     tests/components/ssh.sh down           stops them and removes every trace
 #     tests/components/ssh.sh cut|mend N     takes the network cable of machine N out, or puts it back
 #     tests/components/ssh.sh kill|start N   kills sshd and all its sessions on machine N, or starts sshd again
@@ -46,6 +47,10 @@ boot() { # N: make machine N and start it
     done
     cat "$here/log" >&2
     exit 1
+}
+
+known() { # N: its line of known hosts
+    echo "$net.$((10 + $1)) $(cut -d ' ' -f 1,2 "$(machine "$1")/host_key.pub")"
 }
 
 init() { # N: in the new namespaces, as process 1
@@ -116,10 +121,12 @@ up)
     ip link add $bridge type bridge
     ip addr add "$net.1/24" dev $bridge
     ip link set $bridge up
-    for number in $(seq "${2:-18}"); do boot "$number"; done
-    for number in $(seq "${2:-18}"); do
-        echo "$net.$((10 + number)) $(cut -d ' ' -f 1,2 "$(machine "$number")/host_key.pub")"
-    done > "$state/known_hosts"
+    for number in $(seq "${2:-20}"); do boot "$number"; done
+    for number in $(seq "${2:-20}"); do known "$number"; done > "$state/known_hosts"
+    ;;
+add)
+    boot "$2"
+    known "$2" >> "$state/known_hosts"
     ;;
 down) down ;;
 init) init "$2" ;;
@@ -133,7 +140,7 @@ run)
     inside "$number" "$@"
     ;;
 *)
-    echo "usage: $0 up [COUNT] | down | cut N | mend N | kill N | start N | run N COMMAND..." >&2
+    echo "usage: $0 up [COUNT] | add N | down | cut N | mend N | kill N | start N | run N COMMAND..." >&2
     exit 2
     ;;
 esac

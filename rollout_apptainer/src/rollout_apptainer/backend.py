@@ -24,6 +24,7 @@ from rollout.core.protocols import (
     NETWORK_NONE,
     SNAPSHOT,
     BackendContext,
+    ContainerCommands,
     Environment,
 )
 from rollout.core.sandbox.config import DEFAULT_WORKDIR
@@ -93,9 +94,7 @@ class ApptainerBackend:
             raise TaskError(f"{spec.task_name} needs {wanted} GPUs, and this machine has neither /dev/nvidiactl nor /dev/kfd")
         if self._gpus is not None and wanted > self._gpus.total:
             raise TaskError(f"{spec.task_name} needs {wanted} GPUs, and there are {self._gpus.total}")
-        recipe = self._finder.source(spec).recipe
-        if recipe is not None and recipe.unheard is not None:
-            self._warn("healthcheck", recipe.unheard)
+        self._check_source(spec)
         self._warn_of(spec)
 
     async def prepare(self, spec: EnvironmentSpec, *, force: bool = False, sink: OutputSink | None = None) -> str:
@@ -141,6 +140,32 @@ class ApptainerBackend:
         if not images.packs:
             return None
         return await images.snapshot(Path(image), (key, self._network(spec)), wanted, change, force=force)
+
+    def check_elsewhere(self, spec: EnvironmentSpec, *, has_image: bool) -> None:
+        if spec.resources.gpus:
+            raise TaskError(f"{spec.task_name} needs {spec.resources.gpus} GPUs, which can be lent on this machine only")
+        self._finder.refuse_services(spec)
+        if not has_image:
+            self._find()
+            self._check_source(spec)
+
+    async def commands(self, spec: EnvironmentSpec, image: str | None, *, ids: str) -> ContainerCommands:
+        config = await (await self._image_store()).config(image) if image is not None else ImageConfig()
+        privileges = self._privileges(ids)
+        disk = "overlay" if self._options.disk == "folder" else "disk.img"
+        arguments = self._arguments(spec, ("--overlay", f"{{folder}}/{disk}"), False, privileges)
+        look = ("-s", "exec", *_ISOLATION, *privileges, "--pwd", "/", "{image}", "cat", "/proc/self/environ")
+        return ContainerCommands(
+            programs=(self._options.program,) if self._options.program else program.NAMES,
+            before=() if self._options.disk == "folder" else (self._disk_arguments(spec, f"{{folder}}/{disk}", privileges),),
+            start=("-s", "instance", "start", *arguments, "--pid-file", "{folder}/pid", "{image}", "{name}"),
+            end=("-s", "instance", "stop", "--signal", "KILL", "{name}"),
+            environ=None if image is not None else look,
+            env={**_ENV, **config.env, **spec.env},
+            user=config.user,
+            workdir=spec.workdir or config.workdir or DEFAULT_WORKDIR,
+            network=self._network(spec),
+        )
 
     async def remove(self, image: str) -> None:
         await self._cache.remove(Path(image))
@@ -200,7 +225,7 @@ class ApptainerBackend:
             folder=folder,
             record=self._records(self._context.job_id) / f"{name}.json",
             about={"job": self._context.job_id, "trial": spec.labels.get("rollout.trial", spec.task_name)},
-            arguments=self._arguments(spec, disk, bool(lent)),
+            arguments=self._arguments(spec, disk, bool(lent), self._privileges()),
             groups=self._groups,
             limits={limit: value for limit, value in limits.items() if limit in self._groups},
             env={**_ENV, **config.env, **self._variables(lent), **spec.env},
@@ -210,8 +235,8 @@ class ApptainerBackend:
             only_root=_ONE_ID if self._ids == "one" else None,
         )
 
-    def _arguments(self, spec: EnvironmentSpec, disk: Sequence[str], gpu: bool) -> tuple[str, ...]:
-        arguments = [*_ISOLATION, "--uts", *self._privileges()]
+    def _arguments(self, spec: EnvironmentSpec, disk: Sequence[str], gpu: bool, privileges: Sequence[str]) -> tuple[str, ...]:
+        arguments = [*_ISOLATION, "--uts", *privileges]
         if self._network(spec) == "none":
             arguments += ["--net", "--network", "none"]
         arguments += disk
@@ -221,33 +246,36 @@ class ApptainerBackend:
             arguments += ["--bind", mount]
         return tuple(arguments)
 
+    def _check_source(self, spec: EnvironmentSpec) -> None:
+        recipe = self._finder.source(spec).recipe
+        if recipe is not None and recipe.unheard is not None:
+            self._warn("healthcheck", recipe.unheard)
+
     def _disk(self, spec: EnvironmentSpec, folder: Path) -> Callable[[], Awaitable[None]] | None:
         """Makes what holds the writes of a trial, where that is more than a folder."""
         if self._options.disk != "image":
             return None
-        size = max((spec.resources.storage_bytes or _DEFAULT_STORAGE) // _MEBIBYTE, _MIN_IMAGE_MEBIBYTES)
         found = self._program
 
         async def make() -> None:
             assert found is not None
-            arguments = [
-                "-s",
-                "overlay",
-                "create",
-                "--sparse",
-                "--size",
-                str(size),
-                *self._privileges(),
-                str(folder / "disk.img"),
-            ]
-            done = await found.run(arguments, tmp=folder)
+            image = str(folder / "disk.img")
+            done = await found.run(self._disk_arguments(spec, image, self._privileges()), tmp=folder)
             if done.exit_code != 0:
-                raise ResourceError(f"a disk of {size} MiB cannot be made in {folder}: {complaint(done.stderr)}")
+                raise ResourceError(f"the disk of a trial cannot be made in {folder}: {complaint(done.stderr)}")
 
         return make
 
-    def _privileges(self) -> tuple[str, ...]:
-        return ("--fakeroot",) if os.geteuid() != 0 or self._options.fakeroot else ()
+    def _disk_arguments(self, spec: EnvironmentSpec, path: str, privileges: Sequence[str]) -> tuple[str, ...]:
+        size = max((spec.resources.storage_bytes or _DEFAULT_STORAGE) // _MEBIBYTE, _MIN_IMAGE_MEBIBYTES)
+        return ("-s", "overlay", "create", "--sparse", "--size", str(size), *privileges[:1], path)
+
+    def _privileges(self, ids: str | None = None) -> tuple[str, ...]:
+        ids = ids or self._ids
+        if ids == "all" and not self._options.fakeroot:
+            return ()
+        # else the machine's `fakeroot` would be preloaded in the instance, which may have another C library
+        return ("--fakeroot", "--ignore-fakeroot-command") if ids == "one" else ("--fakeroot",)
 
     def _variables(self, lent: list[str]) -> dict[str, str]:
         return self._gpus.variables(lent) if self._gpus is not None and lent else {}
@@ -278,7 +306,7 @@ class ApptainerBackend:
                 self._finder,
                 self._instances(),
                 scratch=lambda kind: Path(tempfile.mkdtemp(prefix=f"{kind}-", dir=self._scratch(self._context.job_id))),
-                fakeroot=bool(self._privileges()),
+                privileges=self._privileges(),
                 owners="one" if self._ids == "one" else "own" if self._options.fakeroot and os.geteuid() == 0 else "all",
                 name=self._name,
                 isolation=_ISOLATION,

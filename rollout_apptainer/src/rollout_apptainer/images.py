@@ -53,20 +53,21 @@ class Images:
         instances: Instances,
         *,
         scratch: Callable[[str], Path],
-        fakeroot: bool,
+        privileges: tuple[str, ...],
         owners: str,
         name: Callable[[], str],
         isolation: Sequence[str],
     ) -> None:
-        """`scratch`: makes a folder on this machine's disk. `owners`: whom the files of images that are built here can belong to.
-        `name`: a new name for an instance. `isolation`: arguments that keep an instance to itself."""
+        """`scratch`: makes a folder on this machine's disk. `privileges`: arguments for instances and builds. `owners`: whom the
+        files of images that are built here can belong to. `name`: a new name for an instance. `isolation`: arguments that keep an
+        instance to itself."""
         self._program = program
         self._blocking = blocking
         self._cache = cache
         self._finder = finder
         self._instances = instances
         self._scratch = scratch
-        self._privileges = ("--fakeroot",) if fakeroot else ()
+        self._privileges = privileges
         self._owners = owners
         self._name = name
         self._isolation = tuple(isolation)
@@ -145,7 +146,15 @@ class Images:
         privileges: Sequence[str] | None = None,
     ) -> None:
         tmp = self._scratch("build")
-        arguments = ["build", "--force", "--mksquashfs-args", " ".join(_SQUASH), *(self._privileges if privileges is None else privileges), str(part), source]
+        arguments = [
+            "build",
+            "--force",
+            "--mksquashfs-args",
+            " ".join(_SQUASH),
+            *(self._privileges if privileges is None else privileges),
+            str(part),
+            source,
+        ]
         try:
             done = await self._program.run(arguments, cwd=cwd, tmp=tmp, fetching=True, sink=sink)
         finally:

@@ -17,7 +17,7 @@ from rollout.core.capture import OutputCapture
 from rollout.core.errors import SandboxError
 from rollout.core.types import ExecResult, OutputSink, Stream
 
-_NAMES = ("apptainer", "singularity")
+NAMES = ("apptainer", "singularity")
 _VERSION_SEC = 60.0
 _END_SEC = 10.0
 _CHUNK = 1 << 16
@@ -89,7 +89,7 @@ def find(wanted: str | None) -> Program:
     Raises:
         SandboxError: there is none, or it does not run; the text says what to do.
     """
-    names = (wanted,) if wanted else _NAMES
+    names = (wanted,) if wanted else NAMES
     path = next((found for found in map(shutil.which, names) if found), None)
     if path is None:
         looked = f"there is no command {wanted}" if wanted else "neither apptainer nor singularity is in PATH"
@@ -128,7 +128,7 @@ def _environ(tmp: Path | None, fetching: bool) -> Mapping[str, str]:
 
 
 def _settings(names: Sequence[str]) -> list[str]:
-    return [f"{program.upper()}_{name}" for program in _NAMES for name in names]
+    return [f"{program.upper()}_{name}" for program in NAMES for name in names]
 
 
 async def _feed(stream: Stream, reader: asyncio.StreamReader, capture: OutputCapture) -> None:

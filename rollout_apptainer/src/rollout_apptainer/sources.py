@@ -51,10 +51,8 @@ class Finder:
         """Raises TaskError: there is none, or it cannot be used here; the text says why."""
         if self._options.image is not None:
             return Source(image=self.image(self._options.image, "environment.options.image", self._base_dir))
+        self.refuse_services(spec)
         folder = Path(spec.directory) if spec.directory is not None else None
-        compose = next((folder / name for name in _COMPOSE if folder and (folder / name).is_file()), None)
-        if compose is not None:
-            raise TaskError(f"{spec.task_name} has environment/{compose.name}: tasks of several services need `type: docker`")
         if spec.docker_image is not None:
             return Source(image=self.image(spec.docker_image, spec.task_name, folder.parent if folder else self._base_dir))
         if folder is not None and (folder / "image.def").is_file():
@@ -72,6 +70,13 @@ class Finder:
             )
         self.image(base, str(recipe.path), self._base_dir)
         return Source(recipe=recipe, base=base)
+
+    def refuse_services(self, spec: EnvironmentSpec) -> None:
+        """Raises TaskError when the task is more than one container."""
+        folder = Path(spec.directory) if spec.directory is not None else None
+        compose = next((folder / name for name in _COMPOSE if folder and (folder / name).is_file()), None)
+        if compose is not None:
+            raise TaskError(f"{spec.task_name} has environment/{compose.name}: tasks of several services need `type: docker`")
 
     def image(self, name: str, where: str, relative_to: Path) -> Image:
         """What an image's name stands for. `where`: who asks, for messages.

@@ -7,7 +7,8 @@ from typing import ClassVar, cast
 
 from rollout.core.protocols import API_VERSION, BackendContext, Environment, EnvironmentBackend, SnapshotBackend
 from rollout.core.types import EnvironmentSpec, OutputSink, Struct
-from rollout_ssh.engines import engine_hosts
+from rollout_ssh.containers import ContainerHosts
+from rollout_ssh.engines import container_hosts, docker_hosts
 from rollout_ssh.hosts import OwnHosts
 from rollout_ssh.options import SshOptions
 
@@ -21,13 +22,17 @@ class SshBackend:
     def __init__(self, options: SshOptions, context: BackendContext) -> None:
         self._options = options
         self._context = context
-        self._made: OwnHosts | EnvironmentBackend | None = None
+        self._made: OwnHosts | ContainerHosts | EnvironmentBackend | None = None
 
     @property
-    def _backend(self) -> OwnHosts | EnvironmentBackend:
+    def _backend(self) -> OwnHosts | ContainerHosts | EnvironmentBackend:
         if self._made is None:
-            of_engine = self._options.mode in ("docker", "apptainer")
-            self._made = engine_hosts(self._options, self._context) if of_engine else OwnHosts(self._options, self._context)
+            if self._options.mode == "docker":
+                self._made = docker_hosts(self._options, self._context)
+            elif self._options.mode == "apptainer":
+                self._made = container_hosts(self._options, self._context)
+            else:
+                self._made = OwnHosts(self._options, self._context)
         return self._made
 
     @property

@@ -9,17 +9,18 @@ from rollout.core.errors import ConfigError
 from rollout.core.plugins import decode_options, find
 from rollout.core.protocols import BackendContext, EnvironmentBackend
 from rollout_ssh.address import find_hosts
+from rollout_ssh.containers import ContainerHosts
 from rollout_ssh.options import SshOptions
 
 _OWN = ("identity_file", "password_file", "config", "known_hosts", "unknown_hosts", "folder", "python", "agent")
 """What other environments do not take from us: they log in with the ssh program, which has a configuration of its own."""
 
 
-def engine_hosts(options: SshOptions, context: BackendContext) -> EnvironmentBackend:
-    """The backend of the engine's environment, told to use the engines of our hosts.
+def docker_hosts(options: SshOptions, context: BackendContext) -> EnvironmentBackend:
+    """The backend of the docker environment, told to use the engines of our hosts.
 
     Raises:
-        ConfigError: an option means nothing there, or that environment cannot be used over ssh.
+        ConfigError: an option means nothing there.
         PluginError: it is not installed.
     """
     mode, usual = options.mode, SshOptions(hosts=["any"])
@@ -30,11 +31,6 @@ def engine_hosts(options: SshOptions, context: BackendContext) -> EnvironmentBac
                 "(IdentityFile, UserKnownHostsFile ...), or load the key into an agent"
             )
     plugin = find("environments", mode)
-    if "hosts" not in plugin.cls.options_type.__struct_fields__:
-        raise ConfigError(
-            f"environment.options.mode: type: {mode} runs on this machine alone, not over ssh; use `mode: namespace`, or run "
-            "Rollout on the host"
-        )
     file = context.base_dir / Path(options.host_file).expanduser() if options.host_file else None
     hosts: list[dict[str, Any]] = [
         {"host": f"ssh://{entry.text}", "slots": entry.slots or options.slots} for entry in find_hosts(options.hosts, file)
@@ -42,3 +38,15 @@ def engine_hosts(options: SshOptions, context: BackendContext) -> EnvironmentBac
     decoded = decode_options(plugin, {**options.engine, "hosts": hosts}, "environment.options.engine")
     backend: EnvironmentBackend = plugin.cls(decoded, context)
     return backend
+
+
+def container_hosts(options: SshOptions, context: BackendContext) -> ContainerHosts:
+    """Containers that our relays start on the hosts, as the apptainer environment of this machine says.
+
+    Raises:
+        ConfigError
+        PluginError: it is not installed.
+    """
+    plugin = find("environments", options.mode)
+    decoded = decode_options(plugin, options.engine, "environment.options.engine")
+    return ContainerHosts(options, context, plugin.cls(decoded, context))

@@ -135,4 +135,13 @@ class Host:
             "share": options.share,
             "mask": options.mask,
             "rootfs": options.rootfs,
+            "programs": engine_programs(options),
         }
+
+
+def engine_programs(options: SshOptions) -> list[str]:
+    """What the engine's command may be called on the hosts; none where no engine is used."""
+    if options.mode != "apptainer":
+        return []
+    named = options.engine.get("program")
+    return [named] if isinstance(named, str) else ["apptainer", "singularity"]

@@ -7,6 +7,7 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, TypeVar
 
 from rollout.core.aio import Blocking
 from rollout.core.errors import EnvironmentLostError, HostLostError, SandboxError, TaskError, TeardownError
@@ -19,12 +20,14 @@ from rollout.core.types import EnvironmentSpec, OutputSink
 from rollout_ssh.address import find_hosts, read_ssh_config, resolve
 from rollout_ssh.bare import BareEnvironment
 from rollout_ssh.connection import Login, Refused, Unreachable
-from rollout_ssh.host import Host
+from rollout_ssh.host import Host, engine_programs
 from rollout_ssh.layering import HostLayers
 from rollout_ssh.leases import probe, put_back, start_bare
 from rollout_ssh.namespace import NamespaceEnvironment
-from rollout_ssh.options import Mode, SshOptions
+from rollout_ssh.options import SshOptions
 from rollout_ssh.session import Session
+
+T = TypeVar("T")
 
 _MAX_THREADS = 64
 _MAX_CONNECTING = 16
@@ -45,16 +48,16 @@ class OwnHosts:
     @property
     def capabilities(self) -> frozenset[str]:
         if self._options.mode == "host":
-            cuts = all(host.cuts_network for host in self._hosts())
+            cuts = all(host.cuts_network for host in self.hosts())
             return frozenset({LIVE_STDIO, EXEC_USER, *([NETWORK_NONE] if cuts else [])})
         found = {LIVE_STDIO, NETWORK_NONE, SNAPSHOT}
-        sessions = [session for host in self._hosts() if (session := host.last_session) is not None]
+        sessions = [session for host in self.hosts() if (session := host.last_session) is not None]
         if all(session.ids != "one" for session in sessions):
             found.add(EXEC_USER)
         return frozenset(found)
 
     def check(self, spec: EnvironmentSpec) -> None:
-        self._check_hosts()
+        self.check_hosts()
         if spec.resources.gpus:
             raise TaskError(f"{spec.task_name} needs {spec.resources.gpus} GPUs, which type: ssh cannot give to one sandbox")
         recipe = layers.read(spec)
@@ -64,12 +67,12 @@ class OwnHosts:
                 "`environment.options.rootfs`"
             )
         if recipe is not None and recipe.base != "scratch" and self._options.rootfs is None:
-            self._warn("from", f"FROM {recipe.base} is not used: the host is the base (type: ssh, task {spec.task_name})")
+            self.warn_once("from", f"FROM {recipe.base} is not used: the host is the base (type: ssh, task {spec.task_name})")
         if self._options.mode == "host":
-            self._warn("limits", "type: ssh, mode: host enforces no limits of memory, processors, processes and storage")
+            self.warn_once("limits", "type: ssh, mode: host enforces no limits of memory, processors, processes and storage")
         else:
-            for host in self._hosts():
-                self._warn_of(host, spec)
+            for host in self.hosts():
+                self.warn_of(host, spec)
 
     async def prepare(self, spec: EnvironmentSpec, *, force: bool = False, sink: OutputSink | None = None) -> str:
         """Make the layer on one host; the others make it when they first need it."""
@@ -111,18 +114,28 @@ class OwnHosts:
                 lease.release()
 
     async def start(self, spec: EnvironmentSpec, image: str) -> NamespaceEnvironment | BareEnvironment:
+        if self._options.mode == "host":
+            return await self._on_a_lease(lambda lease: self._start_bare(lease, spec))
+        return await self.start_on_some_host(lambda lease, session: self._start(lease, session, spec, image))
+
+    async def start_on_some_host(
+        self, start: Callable[[Lease[Host], Session], Awaitable[NamespaceEnvironment]]
+    ) -> NamespaceEnvironment:
+        """Start a sandbox on the least loaded host. It has the lease until `ended` is told that it has stopped."""
+
+        async def on(lease: Lease[Host]) -> NamespaceEnvironment | None:
+            session = await self._session(lease)
+            return await start(lease, session) if session is not None else None
+
+        return await self._on_a_lease(on)
+
+    async def _on_a_lease(self, start: Callable[[Lease[Host]], Awaitable[T | None]]) -> T:
         while True:
             lease = await self._lease()
             try:
-                if self._options.mode == "host":
-                    bare = await self._start_bare(lease, spec)
-                    if bare is not None:
-                        return bare
-                    lease.release()
-                    continue
-                session = await self._session(lease)
-                if session is not None:
-                    return await self._start(lease, session, spec, image)
+                started = await start(lease)
+                if started is not None:
+                    return started
             except HostLostError as error:
                 lease.failed(str(error))
                 lease.release()
@@ -133,7 +146,7 @@ class OwnHosts:
             lease.release()
 
     async def remove(self, image: str) -> None:
-        sessions = [session for host in self._hosts() if (session := host.last_session) is not None and session.ended is None]
+        sessions = [session for host in self.hosts() if (session := host.last_session) is not None and session.ended is None]
         await self._layers.remove(image, sessions)
 
     async def reap(self, job_id: str) -> Sequence[str]:
@@ -155,7 +168,7 @@ class OwnHosts:
             return [], str(error)
 
     async def aclose(self) -> None:
-        await asyncio.gather(*(host.aclose(self._blocking) for host in self._hosts() if self._pool is not None))
+        await asyncio.gather(*(host.aclose(self._blocking) for host in self.hosts() if self._pool is not None))
         self._blocking.close()
 
     # --- hosts ---
@@ -181,10 +194,10 @@ class OwnHosts:
             self._pool = Pool(machines, self._context.warn)
         return self._pool
 
-    def _hosts(self) -> list[Host]:
+    def hosts(self) -> list[Host]:
         return [machine.value for machine in self._machines().machines]
 
-    def _check_hosts(self) -> None:
+    def check_hosts(self) -> None:
         """Connect to every host, once, all at a time. One that is merely down is left to the pool."""
         if isinstance(self._checked, SandboxError):
             raise self._checked
@@ -192,7 +205,7 @@ class OwnHosts:
             return
         machines = self._machines().machines
         with ThreadPoolExecutor(min(len(machines), _MAX_CONNECTING), "rollout-ssh") as threads:
-            faults = list(threads.map(lambda machine: _fault(machine.value, self._options.mode), machines))
+            faults = list(threads.map(lambda machine: _fault(machine.value, self._options), machines))
         refused = [str(fault) for fault in faults if isinstance(fault, Refused)]
         down = [str(fault) for fault in faults if isinstance(fault, Unreachable)]
         if refused or len(down) == len(machines):
@@ -228,7 +241,7 @@ class OwnHosts:
             lease.release(worked=worked)
 
         def busy() -> None:
-            self._warn(f"busy {lease.name}", f"{lease.name} is leased to another job: its trials wait for their turn")
+            self.warn_once(f"busy {lease.name}", f"{lease.name} is leased to another job: its trials wait for their turn")
 
         options, job_id = self._options, self._context.job_id
         try:
@@ -243,14 +256,8 @@ class OwnHosts:
 
     async def _start(self, lease: Lease[Host], session: Session, spec: EnvironmentSpec, image: str) -> NamespaceEnvironment:
         config = await self._layers.config(session, spec, image)
-        self._warn_of(lease.value, spec)
-
-        def ended(worked: bool) -> None:
-            if not worked:
-                lease.failed(session.ended or "it was lost")
-            lease.release(worked=worked)
-
-        return await self._start_sandbox(session, spec, config, ended=ended)
+        self.warn_of(lease.value, spec)
+        return await self._start_sandbox(session, spec, config, ended=ended(lease, session))
 
     async def _start_sandbox(
         self,
@@ -260,7 +267,14 @@ class OwnHosts:
         upper: str | None = None,
         ended: Callable[[bool], None] = lambda worked: None,
     ) -> NamespaceEnvironment:
-        config = sandbox_config(
+        config = self.config(session, spec, image, upper)
+        return await NamespaceEnvironment.start(session, self._blocking, config, ended)
+
+    def config(
+        self, session: Session, spec: EnvironmentSpec, image: layers.ImageConfig, upper: str | None = None
+    ) -> dict[str, Any]:
+        """What a host is told of a sandbox."""
+        return sandbox_config(
             spec,
             image,
             name=f"rollout-{self._context.job_id}-{os.urandom(4).hex()}",
@@ -270,39 +284,54 @@ class OwnHosts:
             tmpfs=self._options.tmpfs,
             upper=upper,
         )
-        return await NamespaceEnvironment.start(session, self._blocking, config, ended)
 
     def _network(self, spec: EnvironmentSpec) -> str:
         return self._options.network or ("none" if spec.network == "none" else "host")
 
-    def _warn_of(self, host: Host, spec: EnvironmentSpec) -> None:
+    def warn_of(self, host: Host, spec: EnvironmentSpec) -> None:
+        """Say once which limits the host does not enforce, and what trials share there."""
         session = host.last_session
         if session is None:
             return
         if self._network(spec) == "host" and self._context.concurrency > 1:
             text = "trials that run on one host at once share its network: two that listen on the same port collide"
-            self._warn("ports", f"type: ssh: {text} (`network: none` in the task, or options.network, separates them)")
+            self.warn_once("ports", f"type: ssh: {text} (`network: none` in the task, or options.network, separates them)")
         options = self._options
         line = unenforced(spec.resources, options.pids, session.groups, tmpfs=options.tmpfs, where=host.name)
         if line is not None:
-            self._warn(f"limits {host.name}", line)
+            self.warn_once(f"limits {host.name}", line)
 
-    def _warn(self, about: str, message: str) -> None:
+    def warn_once(self, about: str, message: str) -> None:
         if about not in self._warned:
             self._warned.add(about)
             self._context.warn(message)
+
+
+def ended(lease: Lease[Host], session: Session) -> Callable[[bool], None]:
+    """What hears that a sandbox has stopped, and whether its host did well: gives the lease back."""
+
+    def hears(worked: bool) -> None:
+        if not worked:
+            lease.failed(session.ended or "it was lost")
+        lease.release(worked=worked)
+
+    return hears
 
 
 def _local(path: str, base: Path) -> Path:
     return base / Path(path).expanduser()
 
 
-def _fault(host: Host, mode: Mode) -> SandboxError | None:
+def _fault(host: Host, options: SshOptions) -> SandboxError | None:
     try:
-        if mode == "host":
+        if options.mode == "host":
             host.cuts_network = probe(host)
-        else:
-            host.launch()
+        elif host.launch().program is None and options.mode == "apptainer":
+            names = " or ".join(engine_programs(options))
+            raise Refused(
+                f"{host.name}: there is no {names} there: install Apptainer, or give its path on the hosts in "
+                "environment.options.engine.program"
+            )
     except (Refused, Unreachable) as error:
         return error
     return None

@@ -57,13 +57,15 @@ class SshOptions(Struct, frozen=True, kw_only=True):
     """`mode: namespace`: processes and threads of one sandbox; null is no limit."""
     tmpfs: bool = False
     """`mode: namespace`: keep what a sandbox writes in memory, limited to the task's storage."""
+    image: str | None = None
+    """`mode: apptainer`: a SIF file or a sandbox folder of the hosts, in which every task runs; nothing is built or sent."""
     engine: dict[str, Any] = {}
     """`mode: docker` and `mode: apptainer`: options of that environment."""
 
     def __post_init__(self) -> None:
         if not self.hosts and self.host_file is None:
             raise ValueError("`hosts` or `host_file` must name at least one host")
-        for path in [*self.share, *self.mask, *([self.rootfs] if self.rootfs else [])]:
+        for path in [*self.share, *self.mask, *(path for path in (self.rootfs, self.image) if path)]:
             if not path.startswith(("/", "~")) or "\0" in path:
                 raise ValueError(f"{path!r} must be an absolute path of the hosts, or start with ~")
         if self.slots is not None and self.slots < 1:
@@ -75,5 +77,7 @@ class SshOptions(Struct, frozen=True, kw_only=True):
                 raise ValueError(f"`{name}` must be above 0")
         if not self.folder.startswith(("/", "~/")):
             raise ValueError(f"`folder`: {self.folder!r} must be an absolute path of the hosts, or start with ~/")
+        if self.image is not None and self.mode != "apptainer":
+            raise ValueError("`image` goes with `mode: apptainer`")
         if self.engine and self.mode not in ("docker", "apptainer"):
             raise ValueError("`engine` goes with `mode: docker` and `mode: apptainer`")

@@ -61,6 +61,7 @@ class Session:
         self.machine: str = hello["machine"]
         self.identity: str = hello["identity"]
         self.folder: str = hello["folder"]
+        self.program: str | None = hello["program"]
 
     @classmethod
     def launch(cls, name: str, wire: Wire, config: dict[str, Any], lost_after_sec: float) -> Session:

@@ -286,6 +286,45 @@ class SnapshotBackend(EnvironmentBackend, Protocol):
         ...
 
 
+class ContainerCommands(Struct, frozen=True, kw_only=True):
+    """How a container is started on another machine: commands there, and what its processes are given.
+
+    In arguments `{image}`, `{name}` and `{folder}` stand for the image's path there, the container's name, and a folder of its
+    own, which has an empty folder `overlay`. `start` puts the number of the container's first process into `{folder}/pid`.
+    """
+
+    programs: tuple[str, ...]
+    """Names or paths of the command; the first one that is there is used."""
+    before: tuple[tuple[str, ...], ...] = ()
+    """Arguments of commands that make what `start` needs."""
+    start: tuple[str, ...]
+    end: tuple[str, ...]
+    """Of the command that ends the container, where killing its first process was not enough."""
+    environ: tuple[str, ...] | None = None
+    """Of a command that prints the image's variables, as /proc/self/environ has them; None when `env` has them."""
+    env: dict[str, str]
+    user: str | None = None
+    workdir: str
+    network: str
+
+
+class PortableBackend(EnvironmentBackend, Protocol):
+    """A backend whose containers other machines can start."""
+
+    def check_elsewhere(self, spec: EnvironmentSpec, *, has_image: bool) -> None:
+        """`check`, for a task that runs on another machine. `has_image`: its image is there already. Raises as `check`."""
+        ...
+
+    async def commands(self, spec: EnvironmentSpec, image: str | None, *, ids: str) -> ContainerCommands:
+        """`image`: what `prepare` or `snapshot` gave; None when only the other machine has it. `ids`: which a user namespace has
+        there: `all` for root, `ranges` for a user with subordinate ids, `one` for other users.
+
+        Raises:
+            StartError
+        """
+        ...
+
+
 class AgentContext(Struct, frozen=True, kw_only=True):
     """What an agent knows of the trial it works on."""
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from rollout.core.sandbox.inside import cgroups
 from rollout.core.sandbox.inside.machine import machine_identity
+from rollout_ssh.remote import container
 
 _GROUP_SEC = 2.0
 
@@ -27,6 +28,7 @@ def resolve(config: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         "euid": os.geteuid(),
         "folder": folder,
         "files": {path: _text(path) for path in config["tell"]},
+        "program": container.find(config["programs"]),
     }
     for path in config["share"]:
         if not os.path.isdir(path) or os.path.realpath(path) == "/":
@@ -115,6 +117,7 @@ def leftovers(folder: str, job: str) -> dict[str, Any]:
         for name in names:
             digits = name[5:] if name.startswith("base-") else name.partition("-")[0]
             if not (digits.isdigit() and _is_zygote(digits)):
+                container.end_left(f"{place}/{name}")
                 found.append(f"{place}/{name}")
     groups = []
     deadline = time.monotonic() + _GROUP_SEC

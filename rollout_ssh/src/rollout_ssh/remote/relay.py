@@ -2,6 +2,7 @@
 
     Rollout ══ ssh channel ══ relay (standard input and output)
                                 ├─ zygote, which makes sandboxes
+                                ├─ keepers, one for each container of the machine's own engine
                                 └─ one control socket per sandbox, pipes per command
 
 It ends when its standard input ends, or when Rollout has been silent for too long (a machine that is cut off hears of nothing);
@@ -22,7 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rollout.core.sandbox.inside import cgroups, channel, zygote
-from rollout_ssh.remote import files, frames
+from rollout_ssh.remote import container, files, frames
 
 _CHUNK = 1 << 16
 _MAX_DRAIN_READS = 64
@@ -55,6 +56,16 @@ class Sandbox:
         self.waiting: deque[tuple[Any, list[int]]] = deque()
 
 
+class Keeper:
+    """The process that keeps a container, and what is to be removed when it has ended."""
+
+    def __init__(self, pid: int, left: dict[str, Any]) -> None:
+        self.pid = pid
+        self.descriptor: int | None = os.pidfd_open(pid)
+        self.left = left
+        self.unwanted = False
+
+
 class Relay:
     """Single-threaded; waits in one place, for everything at once."""
 
@@ -67,6 +78,7 @@ class Relay:
         self.out_bytes = 0
         self.paused: set[int] | None = None
         self.sandboxes: dict[int, Sandbox] = {}
+        self.keepers: dict[int, Keeper] = {}
         self.running: dict[int, Running] = {}
         self.locks: dict[str, int] = {}
         self.open = True
@@ -185,7 +197,11 @@ class Relay:
             self.start(request["token"], request["config"])
         elif op == "stop":
             self.end_sandbox(request["token"])
-            self.ask_zygote({"op": "stop", "token": request["token"]}, [])
+            if request["token"] in self.keepers:
+                self.keepers[request["token"]].unwanted = True
+                self.remove_left(request["token"])
+            else:
+                self.ask_zygote({"op": "stop", "token": request["token"]}, [])
         elif op == "remove":
             self.ask_zygote({"op": "remove", "token": request["token"], "paths": request["paths"]}, [])
         elif op == "ping":
@@ -221,8 +237,36 @@ class Relay:
         ours.setblocking(False)
         self.sandboxes[token] = Sandbox(ours, cgroups.oom_file(self.groups, config["name"]))
         self.watch(ours.fileno(), select.EPOLLIN, lambda events: self.on_sandbox(token, events))
-        self.ask_zygote({"op": "start", "token": token, "config": config}, [theirs.fileno()])
+        if config.get("container") is None:
+            self.ask_zygote({"op": "start", "token": token, "config": config}, [theirs.fileno()])
+        else:
+            self.start_keeper(token, {**config, "groups": self.groups}, theirs)
         theirs.close()
+
+    def start_keeper(self, token: int, config: dict[str, Any], control: socket.socket) -> None:
+        pid = os.fork()
+        if pid == 0:
+            container.keep(control, config)
+        groups = cgroups.folders(self.groups, config["name"]) if self.groups else []
+        keeper = self.keepers[token] = Keeper(pid, {"paths": [config["scratch"]], "groups": groups})
+        assert keeper.descriptor is not None
+        self.watch(keeper.descriptor, select.EPOLLIN, lambda events: self.on_keeper(token))
+
+    def on_keeper(self, token: int) -> None:
+        keeper = self.keepers[token]
+        if keeper.descriptor is not None:
+            os.waitpid(keeper.pid, 0)
+            self.forget(keeper.descriptor)
+            os.close(keeper.descriptor)
+            keeper.descriptor = None
+        self.remove_left(token)
+
+    def remove_left(self, token: int) -> None:
+        """When a container that nobody wants any more has ended, the zygote removes its files: it may remove other users'."""
+        keeper = self.keepers[token]
+        if keeper.unwanted and keeper.descriptor is None:
+            del self.keepers[token]
+            self.ask_zygote({"op": "remove", "token": token, **keeper.left}, [])
 
     def order(self, token: int, request: dict[str, Any], descriptors: list[int]) -> None:
         """Send to a sandbox's init, now or when it listens. Takes over the descriptors."""
@@ -291,6 +335,15 @@ class Relay:
             for descriptor in list(running.outputs):
                 self.drain(running, descriptor)
             self.drop(running)
+
+    def end_containers(self) -> None:
+        """End those that are left, and wait for it."""
+        for token in list(self.keepers):
+            self.end_sandbox(token)
+        for token, keeper in list(self.keepers.items()):
+            if keeper.descriptor is not None:
+                os.waitpid(keeper.pid, 0)
+            self.ask_zygote({"op": "remove", "token": token, **keeper.left}, [])
 
     # --- commands ---
 
@@ -440,8 +493,8 @@ def main() -> None:
         first = next(iter(splitter.feed(chunk)), None)
     config = json.loads(first[2])
     rest = data[len(frames.pack(*first)) :]
+    path = os.environ["PATH"] = os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/local/sbin:/usr/sbin:/sbin"
     config, machine = files.resolve(config)
-    path = os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/local/sbin:/usr/sbin:/sbin"
     os.environ.clear()  # nothing of the user's is for sandboxes
     os.environ["PATH"] = path
     if "error" in machine:
@@ -459,8 +512,10 @@ def main() -> None:
     _say({**answer, **machine})
     if "error" in answer:
         return
+    relay = Relay(ours, answer, rest)
     try:
-        Relay(ours, answer, rest).serve()
+        relay.serve()
+        relay.end_containers()
     finally:
         ours.close()
         _wait(pid)

@@ -75,7 +75,8 @@ def _restrict(own_machine: bool) -> None:
     kernel.forbid_tracing()
 
 
-def _serve(control: socket.socket, config: dict[str, Any]) -> None:
+def serve(control: socket.socket, config: dict[str, Any]) -> None:
+    """Run commands in the container whose first process is `config['pid']` until the socket's other end is closed or it ends."""
     step = "looking at the container"
     try:
         process = os.pidfd_open(config["pid"])
@@ -146,4 +147,4 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     received = channel.receive(control)
     if received is not None:
-        _serve(control, received[0])
+        serve(control, received[0])
