@@ -106,7 +106,8 @@ class ContainerHosts:
             await self._engine.remove(image)
 
     async def reap(self, job_id: str) -> Sequence[str]:
-        return [*await self._hosts.reap(job_id), *(await self._engine.reap(job_id) if self._options.image is None else [])]
+        here = await self._engine.reap(job_id) if self._options.image is None else []
+        return [*here, *await self._hosts.reap(job_id)]
 
     async def aclose(self) -> None:
         await self._hosts.aclose()
