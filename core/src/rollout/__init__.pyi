@@ -84,6 +84,7 @@ from rollout.core.job.planner import PlanOptions as PlanOptions
 from rollout.core.job.results import JobResult as JobResult
 from rollout.core.job.scheduler import JobOutcome as JobOutcome
 from rollout.core.protocols import API_VERSION as API_VERSION
+from rollout.core.protocols import ContainerCommands as ContainerCommands
 from rollout.core.protocols import DOCKER_IMAGE as DOCKER_IMAGE
 from rollout.core.protocols import EXEC_USER as EXEC_USER
 from rollout.core.protocols import GPUS as GPUS
@@ -101,6 +102,7 @@ from rollout.core.protocols import EnvironmentBackend as EnvironmentBackend
 from rollout.core.protocols import Executor as Executor
 from rollout.core.protocols import Metric as Metric
 from rollout.core.protocols import NoOptions as NoOptions
+from rollout.core.protocols import PortableBackend as PortableBackend
 from rollout.core.protocols import Process as Process
 from rollout.core.protocols import PythonCall as PythonCall
 from rollout.core.protocols import RegistryContext as RegistryContext
