@@ -36,8 +36,8 @@ _MODULES = {
     "rollout.core.protocols": (
         "API_VERSION Agent AgentContext AgentSession BackendContext ContainerCommands DOCKER_IMAGE EXEC_USER Environment "
         "EnvironmentBackend Executor GPUS LIVE_STDIO Metric NETWORK_ALLOWLIST NETWORK_NONE NETWORK_SWITCH NoOptions "
-        "PortableBackend Process PythonCall RegistryContext RegistrySource RewardFunc SNAPSHOT SharedProcesses ServicesEnvironment "
-        "SnapshotBackend SwitchableEnvironment TrialView Verifier"
+        "PortableBackend Process PythonCall RegistryContext RegistrySource RewardFunc SNAPSHOT SharedProcesses "
+        "ServicesEnvironment SnapshotBackend SwitchableEnvironment TrialView Verifier"
     ),
     "rollout.core.records": (
         "AgentSpec Budget Durations ErrorInfo TaskSpec Timeouts Timestamps TrialResult TrialSpec VerifierSpec"

@@ -84,7 +84,6 @@ from rollout.core.job.planner import PlanOptions as PlanOptions
 from rollout.core.job.results import JobResult as JobResult
 from rollout.core.job.scheduler import JobOutcome as JobOutcome
 from rollout.core.protocols import API_VERSION as API_VERSION
-from rollout.core.protocols import ContainerCommands as ContainerCommands
 from rollout.core.protocols import DOCKER_IMAGE as DOCKER_IMAGE
 from rollout.core.protocols import EXEC_USER as EXEC_USER
 from rollout.core.protocols import GPUS as GPUS
@@ -97,6 +96,7 @@ from rollout.core.protocols import Agent as Agent
 from rollout.core.protocols import AgentContext as AgentContext
 from rollout.core.protocols import AgentSession as AgentSession
 from rollout.core.protocols import BackendContext as BackendContext
+from rollout.core.protocols import ContainerCommands as ContainerCommands
 from rollout.core.protocols import Environment as Environment
 from rollout.core.protocols import EnvironmentBackend as EnvironmentBackend
 from rollout.core.protocols import Executor as Executor
