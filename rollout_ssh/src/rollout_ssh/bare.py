@@ -37,9 +37,15 @@ class BareEnvironment:
         self._owners = Owners(self.exec)
         self._stopping: asyncio.Task[None] | None = None
 
-    def become(self, env: Mapping[str, str], workdir: str, user: str | None) -> None:
-        """What commands have unless they say otherwise."""
-        self._machine.env, self._machine.workdir, self._machine.user = env, workdir, user
+    def become(self, env: Mapping[str, str], workdir: str, user: str | None, file_bytes: int | None) -> None:
+        """What commands have unless they say otherwise; `file_bytes` is the largest file that they may write."""
+        machine = self._machine
+        machine.env, machine.workdir, machine.user, machine.file_bytes = env, workdir, user, file_bytes
+
+    @property
+    def enforced(self) -> tuple[str, ...]:
+        """Of the task's limits of `memory`, `cpu` and `pids`, those that hold."""
+        return self._machine.holder.enforced
 
     async def exec(self, command: Command, sink: OutputSink | None = None) -> ExecResult:
         capture = OutputCapture(command.max_output_bytes, sink)
@@ -47,7 +53,7 @@ class BareEnvironment:
         async with in_time(command, running.kill):
             await running.run(command, stdin=command.stdin or b"")
             code = await asyncio.shield(running.done)
-        return capture.result(code)
+        return capture.result(code, out_of_memory=running.out_of_memory)
 
     async def open(self, command: Command, sink: OutputSink | None = None) -> BareProcess:
         process = BareProcess(self._machine, sink)
@@ -136,7 +142,7 @@ class BareEnvironment:
         """Every process that was started here; not those of the machine, which `kill -9 -1` would reach."""
         machine = self._machine
         if machine.gone is None:
-            await machine.shell(scripts.kill_all(machine.holder.token, machine.holder.group), "rollout-kill")
+            await machine.shell(scripts.kill_all(machine.holder.token, machine.holder.groups), "rollout-kill")
 
     def disown(self) -> None:
         """Whoever made it gives its slot back himself."""

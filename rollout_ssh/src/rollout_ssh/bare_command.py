@@ -24,6 +24,7 @@ from rollout_ssh.sending import CHUNK_BYTES, give
 _READ = 1 << 18
 _MAX_WAITING_BYTES = 1 << 20
 _KILL_SEC = 60.0
+_OOM = "oom"
 
 
 class BareCommand:
@@ -45,6 +46,7 @@ class BareCommand:
         self._session: asyncio.Future[str | None] = self._loop.create_future()
         self._writing: asyncio.Future[bool] | None = None
         self.channel: paramiko.Channel
+        self.out_of_memory = False
         self.has_room: Callable[[], bool] = lambda: True
         self.done: asyncio.Future[int] = self._loop.create_future()
 
@@ -59,7 +61,8 @@ class BareCommand:
                 command.argv,
                 mark=self._mark,
                 token=machine.holder.token,
-                group=machine.holder.group,
+                groups=machine.holder.groups,
+                file_bytes=None if plain else machine.file_bytes,
                 env={} if plain else {**machine.env, **command.env},
                 workdir="/" if plain else machine.workdir,
                 cwd=command.cwd,
@@ -178,6 +181,8 @@ class BareCommand:
                 if not self._session.done():
                     self._session.set_result(text)
             else:
+                self.out_of_memory = text.startswith(_OOM)
+                text = text.removeprefix(_OOM)
                 self._codes[stream] = int(text) if text.isdigit() else 126
         if output:
             self._feed(stream, output)

@@ -12,6 +12,7 @@ from rollout.core.aio import Blocking, off_the_clock
 from rollout.core.errors import HostLostError
 from rollout_ssh import scripts
 from rollout_ssh.connection import Connection, Refused, Unreachable
+from rollout_ssh.control_groups import GroupLimits, named
 
 _BEAT_SEC = 5.0
 _READY_SEC = 60.0
@@ -24,8 +25,10 @@ class Holder:
     def __init__(self, name: str, channel: paramiko.Channel, blocking: Blocking, token: str, lost_after_sec: float) -> None:
         self.name = name
         self.token = token
-        self.group = ""
-        """The control group of the lease; empty where there is none."""
+        self.groups: tuple[str, ...] = ()
+        """The control groups of the lease; the first, where there is one, has all its processes."""
+        self.enforced: tuple[str, ...] = ()
+        """The limits that hold: `memory`, `cpu`, `pids`."""
         self.net: str | None = None
         """The process whose network the trial's commands have; None is the machine's own."""
         self.machine = ""
@@ -52,6 +55,7 @@ class Holder:
         busy: Callable[[], None],
         *,
         network: str = "host",
+        limits: GroupLimits | None = None,
     ) -> Holder:
         """Lease the host; waits, off the clock, while somebody else has it, and calls `busy` then.
 
@@ -60,7 +64,9 @@ class Holder:
             Unreachable
         """
         silence = f"{2 * lost_after_sec:g}"
-        line, data = scripts.command_line(scripts.HOLDER, "rollout-holder", token, silence, network)
+        line, data = scripts.command_line(
+            scripts.HOLDER, "rollout-holder", token, silence, network, *(limits or GroupLimits()).words()
+        )
         try:
             channel = await blocking(connection.run, line, _READY_SEC)
         except paramiko.ChannelException as error:
@@ -121,9 +127,9 @@ class Holder:
                         words = await self._lines.get()
                 self._lines.put_nowait(words)
                 continue
-            if words[0] == scripts.READY and len(words) == 5:
+            if words[0] == scripts.READY and len(words) == 6:
                 self.user_id, self.machine = int(words[1]), words[2]
-                self.group = "" if words[3] == "none" else words[3]
+                self.groups, self.enforced = named(words[3]), named(words[5])
                 self.net = None if words[4] == "none" else words[4]
                 return
 

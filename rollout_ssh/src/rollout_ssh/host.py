@@ -28,8 +28,6 @@ class Host:
         self._launching: asyncio.Future[Session] | None = None
         self._spare: Connection | None = None
         self._closed = False
-        self.cuts_network = True
-        """`mode: host`: whether a trial can be without the network there, as far as is known."""
 
     @property
     def name(self) -> str:

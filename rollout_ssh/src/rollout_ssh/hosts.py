@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +22,7 @@ from rollout_ssh.bare import BareEnvironment
 from rollout_ssh.connection import Login, Refused, Unreachable
 from rollout_ssh.host import Host, engine_programs
 from rollout_ssh.layering import HostLayers
-from rollout_ssh.leases import probe, put_back, start_bare
+from rollout_ssh.leases import Facts, probe, put_back, start_bare
 from rollout_ssh.namespace import NamespaceEnvironment
 from rollout_ssh.options import SshOptions
 from rollout_ssh.session import Session
@@ -44,11 +44,13 @@ class OwnHosts:
         self._checked: SandboxError | bool = False
         self._layers = HostLayers(options.rootfs, self._network, self._start_sandbox)
         self._warned: set[str] = set()
+        self._facts: dict[str, Facts] = {}
+        """Of bare hosts, by name, as far as they are known."""
 
     @property
     def capabilities(self) -> frozenset[str]:
         if self._options.mode == "host":
-            cuts = all(host.cuts_network for host in self.hosts())
+            cuts = all(facts.cuts_network for facts in self._facts.values())
             return frozenset({LIVE_STDIO, EXEC_USER, *([NETWORK_NONE] if cuts else [])})
         found = {LIVE_STDIO, NETWORK_NONE, SNAPSHOT}
         sessions = [session for host in self.hosts() if (session := host.last_session) is not None]
@@ -68,11 +70,8 @@ class OwnHosts:
             )
         if recipe is not None and recipe.base != "scratch" and self._options.rootfs is None:
             self.warn_once("from", f"FROM {recipe.base} is not used: the host is the base (type: ssh, task {spec.task_name})")
-        if self._options.mode == "host":
-            self.warn_once("limits", "type: ssh, mode: host enforces no limits of memory, processors, processes and storage")
-        else:
-            for host in self.hosts():
-                self.warn_of(host, spec)
+        for host in self.hosts():
+            self.warn_of(host, spec)
 
     async def prepare(self, spec: EnvironmentSpec, *, force: bool = False, sink: OutputSink | None = None) -> str:
         """Make the layer on one host; the others make it when they first need it."""
@@ -205,7 +204,7 @@ class OwnHosts:
             return
         machines = self._machines().machines
         with ThreadPoolExecutor(min(len(machines), _MAX_CONNECTING), "rollout-ssh") as threads:
-            faults = list(threads.map(lambda machine: _fault(machine.value, self._options), machines))
+            faults = list(threads.map(lambda machine: self._fault(machine.value), machines))
         refused = [str(fault) for fault in faults if isinstance(fault, Refused)]
         down = [str(fault) for fault in faults if isinstance(fault, Unreachable)]
         if refused or len(down) == len(machines):
@@ -216,6 +215,21 @@ class OwnHosts:
                 self._context.warn(f"{fault}; the job begins without it")
                 self._machines().failed(machine, str(fault))
         self._checked = True
+
+    def _fault(self, host: Host) -> SandboxError | None:
+        """Why nothing can run on a host. Blocks."""
+        try:
+            if self._options.mode == "host":
+                self._facts[host.name] = probe(host)
+            elif host.launch().program is None and self._options.mode == "apptainer":
+                names = " or ".join(engine_programs(self._options))
+                raise Refused(
+                    f"{host.name}: there is no {names} there: install Apptainer, or give its path on the hosts in "
+                    "environment.options.engine.program"
+                )
+        except (Refused, Unreachable) as error:
+            return error
+        return None
 
     async def _lease(self) -> Lease[Host]:
         return await self._machines().take()
@@ -245,9 +259,19 @@ class OwnHosts:
 
         options, job_id = self._options, self._context.job_id
         try:
-            return await start_bare(
-                lease.value, spec, job_id, self._blocking, options.lost_after_sec, ended, busy, network=self._network(spec)
+            environment = await start_bare(
+                lease.value,
+                spec,
+                job_id,
+                self._blocking,
+                options.lost_after_sec,
+                ended,
+                busy,
+                network=self._network(spec),
+                pids=options.pids,
             )
+            self._warn_of_limits(lease.value, spec, environment.enforced)
+            return environment
         except Unreachable as error:
             lease.failed(str(error))
         except Refused as error:
@@ -289,15 +313,27 @@ class OwnHosts:
         return self._options.network or ("none" if spec.network == "none" else "host")
 
     def warn_of(self, host: Host, spec: EnvironmentSpec) -> None:
-        """Say once which limits the host does not enforce, and what trials share there."""
+        """Tell what a host does not do for a task, once; one that nothing is known of is warned of when it is."""
+        if self._options.mode == "host":
+            facts = self._facts.get(host.name)
+            if facts is not None:
+                self._warn_of_limits(host, spec, facts.limits)
+            return
         session = host.last_session
         if session is None:
             return
         if self._network(spec) == "host" and self._context.concurrency > 1:
             text = "trials that run on one host at once share its network: two that listen on the same port collide"
             self.warn_once("ports", f"type: ssh: {text} (`network: none` in the task, or options.network, separates them)")
+        self._warn_of_limits(host, spec, session.groups)
+
+    def _warn_of_limits(self, host: Host, spec: EnvironmentSpec, groups: Container[str]) -> None:
+        """`groups`: the controllers that there are on the host."""
         options = self._options
-        line = unenforced(spec.resources, options.pids, session.groups, tmpfs=options.tmpfs, where=host.name)
+        bare = options.mode == "host"
+        instead = None if bare else "environment.options.tmpfs: true"
+        tmpfs = options.tmpfs and not bare
+        line = unenforced(spec.resources, options.pids, groups, tmpfs=tmpfs, where=host.name, instead=instead)
         if line is not None:
             self.warn_once(f"limits {host.name}", line)
 
@@ -320,21 +356,6 @@ def ended(lease: Lease[Host], session: Session) -> Callable[[bool], None]:
 
 def _local(path: str, base: Path) -> Path:
     return base / Path(path).expanduser()
-
-
-def _fault(host: Host, options: SshOptions) -> SandboxError | None:
-    try:
-        if options.mode == "host":
-            host.cuts_network = probe(host)
-        elif host.launch().program is None and options.mode == "apptainer":
-            names = " or ".join(engine_programs(options))
-            raise Refused(
-                f"{host.name}: there is no {names} there: install Apptainer, or give its path on the hosts in "
-                "environment.options.engine.program"
-            )
-    except (Refused, Unreachable) as error:
-        return error
-    return None
 
 
 async def _reap(session: Session, job_id: str) -> list[str]:

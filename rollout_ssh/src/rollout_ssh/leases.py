@@ -13,11 +13,12 @@ from rollout.core.errors import StartError
 from rollout.core.sandbox import layers
 from rollout.core.sandbox.build import run_steps
 from rollout.core.sandbox.config import DEFAULT_WORKDIR
-from rollout.core.types import Command, EnvironmentSpec
+from rollout.core.types import Command, EnvironmentSpec, Struct
 from rollout_ssh import scripts
 from rollout_ssh.bare import BareEnvironment
 from rollout_ssh.channels import Channels, connected
 from rollout_ssh.connection import Connection, Refused, Unreachable
+from rollout_ssh.control_groups import PROBE, GroupLimits, limits_of, named
 from rollout_ssh.holder import Holder
 from rollout_ssh.host import Host
 from rollout_ssh.machine import LeasedMachine
@@ -30,6 +31,7 @@ _PROBE = f"""
 for p in {_NEEDED}; do command -v $p > /dev/null || {{ echo "there is no $p"; exit 1; }}; done
 case $(tar --version 2> /dev/null) in *GNU*) ;; *) echo "its tar is not GNU tar"; exit 1;; esac
 unshare --net sh -c "ip link set lo up && nsenter --target \\$\\$ --net true" 2> /dev/null && echo "{_CUTS}"
+{PROBE}
 """
 _OWNER = f"[ ! -f {scripts.LEASE}/token ] || cat {scripts.LEASE}/token"
 _ANSWER_SEC = 60.0
@@ -45,23 +47,27 @@ async def start_bare(
     busy: Callable[[], None],
     *,
     network: str,
+    pids: int | None,
 ) -> BareEnvironment:
     """Lease the host and make it what the task's Dockerfile says. `busy` is called when somebody else has it.
+
+    The limits of the task hold as far as the host can enforce them, see `probe`.
 
     Raises:
         Refused, Unreachable, BuildError, StartError, HostLostError
     """
+    limits = limits_of(spec.resources, pids)
     connection = await connected(host.lend, blocking)
     try:
         token = f"{job_id}-{os.urandom(4).hex()}"
-        holder = await Holder.take(connection, blocking, token, lost_after_sec, busy, network=network)
+        holder = await Holder.take(connection, blocking, token, lost_after_sec, busy, network=network, limits=limits)
     except BaseException:
         await run_shielded(blocking(connection.close))
         raise
     channels = Channels(connection, host.connect, blocking, host.keep)
     environment = BareEnvironment(LeasedMachine(host.name, channels, holder, blocking), ended)
     try:
-        await _furnish(environment, spec, holder.machine)
+        await _furnish(environment, spec, holder.machine, limits)
     except BaseException:
         environment.disown()
         await run_shielded(environment.stop())
@@ -69,7 +75,7 @@ async def start_bare(
     return environment
 
 
-async def _furnish(environment: BareEnvironment, spec: EnvironmentSpec, machine: str) -> None:
+async def _furnish(environment: BareEnvironment, spec: EnvironmentSpec, machine: str, limits: GroupLimits) -> None:
     recipe = layers.read(spec)
     env, workdir, user = {}, None, None
     if recipe is not None:
@@ -79,11 +85,19 @@ async def _furnish(environment: BareEnvironment, spec: EnvironmentSpec, machine:
     made = await environment.exec(Command(argv=("mkdir", "-p", folder), cwd="/"))
     if made.exit_code != 0:
         raise StartError(f"cannot make the folder {folder}: {made.stderr.decode('utf-8', 'replace').strip()}")
-    environment.become({**env, **spec.env}, folder, user)
+    environment.become({**env, **spec.env}, folder, user, limits.file_bytes)
 
 
-def probe(host: Host) -> bool:
-    """Whether the host can be leased at all. Blocks. Returns whether it can cut the network off for a trial.
+class Facts(Struct, frozen=True, kw_only=True):
+    """What a bare host can do for its trials."""
+
+    cuts_network: bool = True
+    limits: tuple[str, ...] = ()
+    """Of `memory`, `cpu` and `pids`, those that it can enforce."""
+
+
+def probe(host: Host) -> Facts:
+    """Whether the host can be leased at all, and what it can do. Blocks.
 
     Raises:
         Refused, Unreachable
@@ -95,14 +109,15 @@ def probe(host: Host) -> bool:
                 f"{host.name}: mode: host: this is the machine that Rollout runs on, and a lease would remove what others put "
                 "into /tmp meanwhile; use `mode: namespace`"
             )
-        said = ask(connection, _PROBE)
+        said, found, limits = ask(connection, _PROBE).rpartition("limits:")
     except BaseException:
         connection.close()
         raise
     host.keep(connection)
-    if said not in (_CUTS, ""):
-        raise Refused(f"{host.name}: mode: host: {said}")
-    return said == _CUTS
+    said = said.strip()
+    if not found or said not in (_CUTS, ""):
+        raise Refused(f"{host.name}: mode: host: {said or limits or 'its shell says nothing'}")
+    return Facts(cuts_network=said == _CUTS, limits=named(limits))
 
 
 def _self() -> str:

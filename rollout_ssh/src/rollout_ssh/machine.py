@@ -34,6 +34,8 @@ class LeasedMachine:
         self.env: Mapping[str, str] = {}
         self.workdir = "/"
         self.user: str | None = None
+        self.file_bytes: int | None = None
+        """The largest file that a command may write."""
         holder.on_lost = self.lost
 
     def check(self) -> None:

@@ -54,7 +54,7 @@ class SshOptions(Struct, frozen=True, kw_only=True):
     network: Literal["none", "host"] | None = None
     """`mode: namespace`: as for `type: local`."""
     pids: int | None = 4096
-    """`mode: namespace`: processes and threads of one sandbox; null is no limit."""
+    """`mode: namespace` and `mode: host`: processes and threads of one trial; null is no limit."""
     tmpfs: bool = False
     """`mode: namespace`: keep what a sandbox writes in memory, limited to the task's storage."""
     image: str | None = None

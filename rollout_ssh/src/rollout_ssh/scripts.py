@@ -9,10 +9,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
+from rollout_ssh import control_groups
+
 LEASE = "/tmp/.rollout-lease"
 """Made by whoever has the host for himself, removed by him."""
 READY, BUSY, REFUSED, BEAT, DONE = "ready", "busy", "refused", "beat", "done"
 
+_ULIMIT_BYTES = 512
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # Kills every process of the sandbox: those of its control group, or where there is none those whose environment says so.
@@ -39,13 +42,15 @@ kill_all() {
 }
 """
 
-# Holds the lease while it is told that somebody wants it, then puts the host back: $1 token, $2 seconds of silence, $3 network.
+# Holds the lease while it is told that somebody wants it, then puts the host back: $1 token, $2 seconds of silence, $3 network,
+# $4 to $6 limits of control groups.
 # What is new in the folders of `listing` when the lease ends was made by the trial.
 HOLDER = f"""
 trap '' HUP PIPE
 exec 2>/dev/null
-token=$1 silence=$2 network=$3 lease={LEASE} group= parent= net=none
+token=$1 silence=$2 network=$3 lease={LEASE} group= groups= net=none
 {_KILL_ALL}
+{control_groups.SHELL}
 listing() {{
     for d in / /opt /srv /tmp /var/tmp /home /usr/local /usr/local/* "$HOME"; do
         [ -d "$d" ] && [ ! -L "$d" ] || continue
@@ -53,7 +58,7 @@ listing() {{
     done | LC_ALL=C sort -u
 }}
 put_back() {{
-    for group in $(cat "$lease/group"); do
+    for group in $(tr : ' ' < "$lease/group"); do
         [ "$group" = none ] && group=
         kill_all
         i=0
@@ -90,10 +95,8 @@ for p in /logs /tests /oracle /solution; do
     echo "{REFUSED} there is $p already, which is made and removed by each trial: move it away"
     exit 0
 done
-for parent in /sys/fs/cgroup /sys/fs/cgroup/unified /sys/fs/cgroup/pids /sys/fs/cgroup/systemd; do
-    [ -f "$parent/cgroup.procs" ] && mkdir "$parent/rollout-$token" && group=$parent/rollout-$token && break
-done
-echo "${{group:-none}}" > "$lease/group"
+enforce "rollout-$token" "$4" "$5" "$6"
+echo "${{groups:-none}}" > "$lease/group"
 if [ "$network" = none ]; then
     unshare --net sh -c 'ip link set lo up && echo $$ && exec sleep 2147483647' < /dev/null > "$lease/net" &
     i=0
@@ -103,7 +106,7 @@ fi
 mkdir -m 711 "$lease/run"
 mkdir -p /tmp /var/tmp
 listing > "$lease/before"
-echo "{READY} $(id -u) $(uname -m) ${{group:-none}} $net"
+echo "{READY} $(id -u) $(uname -m) ${{groups:-none}} $net ${{enforced:-none}}"
 while [ -n "$(timeout "$silence" head -c 1)" ]; do echo {BEAT}; done
 put_back
 echo {DONE}
@@ -111,11 +114,13 @@ echo {DONE}
 
 # Runs a command with pipes of its own for its output, so that what it leaves running may go on printing, and its streams can be
 # opened by name. Writes notes: its process (which leads a session) on stderr, the exit code on both.
+# The code of a command during which the kernel killed for memory begins with `oom`.
 # Its own variables are `_r` and a letter, so that those of the command do not get in the way.
 _RUN = f"""
 exec 9>&2 2>/dev/null
 _rr=$(command -v chroot) _rs=$(command -v nsenter)
-[ -z "$_rg" ] || echo $$ > "$_rg/cgroup.procs"
+_rkills() {{ _ra=0; [ ! -r "$_ro" ] || while read -r _rt _rv; do [ "$_rt" != oom_kill ] || _ra=$_rv; done < "$_ro"; }}
+_rkills; _rb=$_ra
 _rd={LEASE}/run/$$
 [ ! -e "$_rd.o" ] || rm -f "$_rd.o" "$_rd.e"
 mkfifo -m 666 "$_rd.o" "$_rd.e" || {{ echo "rollout: the host is not leased any more" >&9; exit 126; }}
@@ -124,7 +129,8 @@ mkfifo -m 666 "$_rd.o" "$_rd.e" || {{ echo "rollout: the host is not leased any 
 exec > "$_rd.o" 9> "$_rd.e"
 printf '%s%s\\n' "$_rm" $$; printf '%s%s\\n' "$_rm" $$ >&9
 """
-_END = """_rc=$?; printf '%s%s\\n' "$_rm" "$_rc"; printf '%s%s\\n' "$_rm" "$_rc" >&9; exit "$_rc"
+_END = """_rc=$?; _rkills; [ "$_ra" = "$_rb" ] || _rm=${_rm}oom
+printf '%s%s\\n' "$_rm" "$_rc"; printf '%s%s\\n' "$_rm" "$_rc" >&9; exit "$_rc"
 """
 
 # Who the command runs as: $_ru, perhaps with a group after a colon. Sets HOME.
@@ -186,21 +192,26 @@ def run(
     *,
     mark: str,
     token: str,
-    group: str,
+    groups: Sequence[str],
+    file_bytes: int | None,
     env: Mapping[str, str],
     workdir: str,
     cwd: str | None,
     user: str | None,
     net: str | None,
 ) -> str:
-    """The script that runs a command. `user` None stays who logged in; `net` is a process whose network to use.
+    """The script that runs a command. `user` None stays who logged in; `net` is a process whose network to use; `groups` are the
+    control groups that it joins, and `file_bytes` is the largest file that it may write.
 
     Raises:
         ValueError: a variable that no shell can hold.
     """
-    lines = [f"_rg={shlex.quote(group)} _rm={shlex.quote(mark)}", _RUN]
+    oom = control_groups.oom_file(tuple(groups)) or ""
+    lines = [f"_rg={shlex.quote(' '.join(groups))} _ro={shlex.quote(oom)} _rm={shlex.quote(mark)}", _RUN]
     if user is not None:
         lines += [f"_ru={shlex.quote(user)}", _BECOME]
+    if file_bytes is not None:
+        lines.append(f"ulimit -f {-(-file_bytes // _ULIMIT_BYTES)} 2>/dev/null")
     lines.append(f"export PATH HOME LANG=C.UTF-8 ROLLOUT_SANDBOX={shlex.quote(token)}")
     for name, value in env.items():
         if not name.isidentifier() or not name.isascii() or "\0" in value:
@@ -212,7 +223,10 @@ def run(
     words = [f'"$_rs" --target {int(net)} --net --'] if net is not None else []
     if user is not None:
         words.append('"$_rr" --userspec="$_ri:$_rk" --groups="$_rl" /')
-    lines.append(f'(exec {" ".join(words)} /bin/sh -c {inner} sh "$@" 2>&9 9>&-)')
+    # only what the trial runs joins its groups: a trial that has all the processes it may have must not stop our own
+    lines.append(
+        f'(for _rf in $_rg; do echo 0 > "$_rf/cgroup.procs"; done; exec {" ".join(words)} /bin/sh -c {inner} sh "$@" 2>&9 9>&-)'
+    )
     lines.append(_END)
     return "\n".join(lines)
 
@@ -225,6 +239,7 @@ def tar_out(folder: str, name: str, max_file_bytes: int) -> list[str]:
     return ["sh", "-c", _TAR_OUT, "sh", folder, name, str(max_file_bytes)]
 
 
-def kill_all(token: str, group: str) -> str:
+def kill_all(token: str, groups: Sequence[str]) -> str:
     """The script that kills everything of a sandbox."""
+    group = groups[0] if groups else ""
     return f"exec 2>/dev/null\ntoken={shlex.quote(token)} group={shlex.quote(group)}\n{_KILL_ALL}\nkill_all"
