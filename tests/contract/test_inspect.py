@@ -36,12 +36,15 @@ class Backend(NamedTuple):
     """Whom commands run as. Root may read and write any file, so that the checks of permissions want somebody else."""
     known: Mapping[str, str] = {}
     """Check to the reason why it cannot pass."""
+    type: str | None = None
+    """Of the environment, where it is not the name."""
 
 
 BACKENDS = {
     "local": Backend("local"),
     "docker": Backend("docker", {"pull": "never"}, {"docker_image": DOCKER_IMAGE}),
     "ssh": Backend("ssh", options(8)),
+    "ssh, mode host": Backend("ssh", options(18, mode="host"), type="ssh"),
     "apptainer": Backend(
         "apptainer", {"program": str(APPTAINER / "usr/bin/apptainer")}, {"docker_image": str(APPTAINER / "base.sif")}
     ),
@@ -55,7 +58,7 @@ async def sandbox_env(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIt
     require(backend_of.component)
     if reason := backend_of.known.get(request.node.originalname):
         request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
-    plugin = find("environments", kind)
+    plugin = find("environments", backend_of.type or kind)
     decoded = decode_options(plugin, dict(backend_of.options), "options")
     context = BackendContext(job_id="inspect", work_dir=tmp_path / "work", cache_dir=tmp_path / "cache", concurrency=1)
     spec = EnvironmentSpec(task_name="checks", directory=None, digest="checks", workdir=WORKDIR)
