@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from integration.jobs import command, environ, rollout, trial_results, write_job
+from rollout.testing import acp_agent
 from unit.tasks.datasets import EVALUATE, folder_task, rows_dataset, write_files
 
 FLOW = """
@@ -278,6 +279,35 @@ def test_images_reach_a_flow_as_content_blocks(tmp_path: Path) -> None:
         "    return '4' if good else 'no'\n"
     )
     assert finished(tmp_path)["flow/sums/a__1"]["reward"] == 1.0
+
+
+@pytest.mark.needs("local")
+def test_images_reach_agents_in_an_environment_as_files_and_through_acp_as_content(tmp_path: Path) -> None:
+    look = 'printf "%s" "$ROLLOUT_TASK_INSTRUCTION"; tail -n 2 "$ROLLOUT_TASK_INSTRUCTION_FILE"; cat /tmp/instruction-images/*'
+    acp = "python3 /app/acp_agent.py --do images"
+    write_rows_job(
+        tmp_path,
+        [row("a", pictures=["images/1.png", "images/2.jpg"])],
+        '[dataset]\nname = "sums"\ncategory = "vlm"\n',
+        environment={"type": "local"},
+        agents=[
+            {"name": "script", "execute": look},
+            {"name": "sees", "type": "acp", "options": {"command": f"{acp} --images"}},
+            {"name": "reads", "type": "acp", "options": {"command": acp}},
+        ],
+    )
+    docker = "FROM x\nWORKDIR /app\nCOPY acp_agent.py .\n"
+    files = {"images/1.png": b"PNG", "images/2.jpg": b"JPG", "environment/Dockerfile": docker}
+    write_files(tmp_path / "rows", {**files, "environment/acp_agent.py": Path(acp_agent.__file__).read_bytes()})
+    finished(tmp_path)
+    trials = tmp_path / "jobs/job"
+    named = "- /tmp/instruction-images/1.png\n- /tmp/instruction-images/2.jpg\n"
+    said = (trials / "script/sums/a__1/agent/stdout.txt").read_text()
+    assert said == f"What of a?\n\nThe images that belong to this, in their order, are the files:\n{named}{named}PNGJPG"
+    for agent, answer in (("sees", "image/png:UE5H image/jpeg:SlBH"), ("reads", None)):
+        episode = trials / agent / "sums/a__1/agent/episode.json"
+        answered = json.loads(episode.read_text())["trajectories"][0]["output"] if episode.is_file() else None
+        assert answered == answer
 
 
 @pytest.mark.needs("local")

@@ -16,11 +16,12 @@ Every `--do` is done at every prompt, then every line of the prompt that begins 
     die CODE             ends at once                         close                closes standard output and goes on
     daemon SECONDS       leaves a process in its own session  env NAME             says the variable's value
     cwd                  says where it works                  refuse               answers the prompt with an error
+    images               says the kind and data of the prompt's images
     spend COST TIMES     tells of COST dollars more, TIMES times, until it is cancelled
 
 Flags: `--models A,B` offers a choice of models (`--old-models` in the older way), `--auth METHOD` wants to be authenticated,
 `--version N` speaks another version of the protocol, `--mute` never answers, `--no-answer METHOD` does not answer that request,
-`--mcp` says that it can use servers behind http.
+`--mcp` says that it can use servers behind http, `--images` that prompts may hold images.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ class Agent:
         self.calls = 0
         self.asked = 0
         self.servers: list[Message] = []
+        self.images: list[Message] = []
 
     def run(self) -> None:
         threading.Thread(target=self.read, daemon=True).start()
@@ -95,7 +97,11 @@ class Agent:
             methods = [{"id": self.arguments.auth, "name": "Log in"}] if self.arguments.auth else []
             return {
                 "protocolVersion": self.arguments.version,
-                "agentCapabilities": {"loadSession": False, "mcpCapabilities": {"http": self.arguments.mcp, "sse": False}},
+                "agentCapabilities": {
+                    "loadSession": False,
+                    "promptCapabilities": {"image": self.arguments.images},
+                    "mcpCapabilities": {"http": self.arguments.mcp, "sse": False},
+                },
                 "agentInfo": {"name": "scripted", "version": "1.2.3"},
                 "authMethods": methods,
             }
@@ -129,6 +135,7 @@ class Agent:
 
     def prompt(self, params: Message) -> Message:
         self.cancelled.clear()
+        self.images = [block for block in params["prompt"] if block["type"] == "image"]
         text = "".join(block.get("text", "") for block in params["prompt"])
         told = [line[1:] for line in text.splitlines() if line.startswith("!")]
         try:
@@ -170,6 +177,9 @@ class Agent:
         half = len(text) // 2
         for part in (text[:half], text[half:]):
             self.update("agent_message_chunk", content={"type": "text", "text": part})
+
+    def do_images(self, _: str) -> None:
+        self.do_say(" ".join(f"{image['mimeType']}:{image['data']}" for image in self.images))
 
     def do_think(self, text: str) -> None:
         self.update("agent_thought_chunk", content={"type": "text", "text": text})
@@ -292,6 +302,7 @@ def main() -> None:
     parser.add_argument("--mute", action="store_true")
     parser.add_argument("--no-answer")
     parser.add_argument("--mcp", action="store_true")
+    parser.add_argument("--images", action="store_true")
     Agent(parser.parse_args()).run()
 
 

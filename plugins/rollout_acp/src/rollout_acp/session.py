@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from typing import Any
 
 from rollout import (
@@ -18,6 +19,7 @@ from rollout import (
     TrajectoryReport,
 )
 from rollout.core.aio import run_shielded
+from rollout.core.tasks.images import image_files
 from rollout_acp.options import SessionOptions
 from rollout_acp.permissions import CANCELLED, decide
 from rollout_acp.record import WireLog
@@ -49,6 +51,7 @@ class AcpSession:
         self._deciding = 0
         self._broken: RolloutError | None = None
         self._stderr = b""
+        self._images: list[dict[str, str]] = []
 
     async def start(self) -> None:
         """Start the process, initialize, open a session, choose the model. Leaves nothing behind when it fails.
@@ -75,7 +78,8 @@ class AcpSession:
             raise self._broken
         assert self._wire is not None
         self._recorder.prompted(text)
-        params = {"sessionId": self._session_id, "prompt": [{"type": "text", "text": text}]}
+        params = {"sessionId": self._session_id, "prompt": [{"type": "text", "text": text}, *self._images]}
+        self._images = []  # they belong to the first prompt
         self._wire.heard_at = asyncio.get_running_loop().time()
         asked = asyncio.ensure_future(self._wire.request("session/prompt", params))
         try:
@@ -159,6 +163,11 @@ class AcpSession:
             self._recorder.made.version = str(about.get("version") or "unknown")
             self._recorder.made.extra["agent_info"] = about
         self._check_servers(found)
+        if _can(found, "promptCapabilities", "image"):
+            self._images = [
+                {"type": "image", "mimeType": image.kind, "data": base64.b64encode(image.data).decode()}
+                for image in image_files(self._context.task.instruction)
+            ]
         try:
             if options.auth_method is not None:
                 await wire.request("authenticate", {"methodId": options.auth_method})
@@ -195,11 +204,9 @@ class AcpSession:
         await wire.request("session/set_model", {"sessionId": self._session_id, "modelId": model})
 
     def _check_servers(self, found: dict[str, Any]) -> None:
-        capabilities = found.get("agentCapabilities")
-        can = capabilities.get("mcpCapabilities") if isinstance(capabilities, dict) else None
         for server in self._context.mcp_servers:
             kind = _KINDS.get(server.spoken)
-            if kind is not None and not (isinstance(can, dict) and can.get(kind)):
+            if kind is not None and not _can(found, "mcpCapabilities", kind):
                 raise AgentError(f"the agent cannot use the MCP server {server.name}: it does not speak {kind}")
 
     async def _watch(self, asked: asyncio.Future[Any]) -> None:
@@ -321,3 +328,10 @@ def _values(options: Any) -> list[str]:
                 found.append(option["value"])
             found += _values(option.get("options"))
     return found
+
+
+def _can(found: dict[str, Any], kind: str, what: str) -> bool:
+    """Whether an agent said in its answer to `initialize` that it can do something."""
+    capabilities = found.get("agentCapabilities")
+    can = capabilities.get(kind) if isinstance(capabilities, dict) else None
+    return isinstance(can, dict) and bool(can.get(what))

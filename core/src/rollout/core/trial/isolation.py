@@ -20,6 +20,7 @@ from rollout.core.trial.paths import (
     AGENT_LOGS,
     ARTIFACTS,
     INSTRUCTION_FILE,
+    INSTRUCTION_IMAGES,
     LOGS,
     ORACLE,
     RLLM_FOLDER,
@@ -219,7 +220,7 @@ class Walls:
         Raises:
             StartError
         """
-        paths = (LOGS, INSTRUCTION_FILE, SCRIPTS)
+        paths = (LOGS, INSTRUCTION_FILE, INSTRUCTION_IMAGES, SCRIPTS)
         await self._shell('rm -rf -- "$@"', paths, StartError, "clearing the environment")
 
     async def kill_everything(self) -> None:

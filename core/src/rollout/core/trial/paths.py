@@ -13,6 +13,7 @@ TESTS = "/tests"
 ORACLE = "/oracle"
 SOLUTION = "/solution"
 INSTRUCTION_FILE = "/tmp/instruction.md"
+INSTRUCTION_IMAGES = "/tmp/instruction-images"
 SCRIPTS = "/tmp/rollout"
 
 REWARD_TXT = f"{VERIFIER_LOGS}/reward.txt"

@@ -57,6 +57,7 @@ from rollout.core.records import (
     TryRecord,
     to_json,
 )
+from rollout.core.tasks.images import ImageFile, image_files
 from rollout.core.tasks.view import task_of
 from rollout.core.trial.agent_image import image_with_agent
 from rollout.core.trial.artifacts import (
@@ -69,7 +70,13 @@ from rollout.core.trial.deadlines import deadline, foreign
 from rollout.core.trial.equipment import equip, servers_of
 from rollout.core.trial.handover import COLLECT_SEC, bring_work, keep_declared, run_collect_hooks
 from rollout.core.trial.healthcheck import wait_until_healthy
-from rollout.core.trial.instruction import INSTRUCTION_FILE_VARIABLE, INSTRUCTION_VARIABLE, instruction_variables
+from rollout.core.trial.instruction import (
+    INSTRUCTION_FILE_VARIABLE,
+    INSTRUCTION_VARIABLE,
+    bring_images,
+    instruction_variables,
+    naming_images,
+)
 from rollout.core.trial.isolation import OWN_USER, ROOT_NAMES, Walls, without_git_hooks
 from rollout.core.trial.journal import Journal
 from rollout.core.trial.network import PhaseNetwork
@@ -118,6 +125,7 @@ class Rollout:
         self._task_directory = Path(spec.task.path)
         self._tests = spec.tests_directory
         self._instruction = ""
+        self._images: list[ImageFile] = []
         self._task = Task(id=spec.task.name, instruction="")
         self._env: dict[str, str] = {}
         self._equipment_env: dict[str, str] = {}
@@ -223,7 +231,8 @@ class Rollout:
     def _read_task(self) -> None:
         with boundary(TaskError, f"reading the task {self._task_directory}"):
             self._task = task_of(self.spec.task)
-            self._instruction = self._task.text
+            self._images = [] if self.spec.environment_type == NO_ENVIRONMENT else image_files(self._task.instruction)
+            self._instruction = naming_images(self._task.text, self._images)
         self._env = self._instruction_variables()
 
     async def start(self) -> None:
@@ -237,6 +246,7 @@ class Rollout:
             async with deadline(spec.timeouts.build_sec, StartTimeoutError, "preparing the environment"):
                 with foreign(StartError, "preparing the environment"):
                     await self._walls.set_up(self._instruction.encode())
+                    await bring_images(self.environment, self._images)
                     if spec.task.setup:
                         root = "root" if EXEC_USER in self._services.backend.capabilities else None
                         await set_up_task(self.environment, spec, root, self._agent_sink)
@@ -544,7 +554,7 @@ class Rollout:
             task=self._task,
             episode=self._episode(),
             task_directory=self._task_directory,
-            instruction=self._instruction,
+            instruction=self._task.text,
             metadata=spec.task.metadata if spec.task.row is None else spec.task.row,
             env=env,
             workdir=self._place.workdir,
