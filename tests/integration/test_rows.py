@@ -261,8 +261,12 @@ def test_folders_share_the_verifier_of_their_data_set(tmp_path: Path) -> None:
     )
     folder_task(root, "a", '[verifier]\nscript = "check/run.sh"\n', {"check/run.sh": "echo 0.25 > /logs/verifier/reward.txt\n"})
     folder_task(root, "b", "[agent]\ntimeout_sec = 5\n")
-    write_job(tmp_path, {"agents": [{"name": "nop"}], "datasets": [{"path": "bench"}]})
+    (tmp_path / "r.json").write_text(json.dumps([{"name": "some", "version": "1", "tasks": [{"name": "b", "path": "bench/b"}]}]))
+    datasets = [{"path": "bench"}, {"path": "bench/b", "name": "alone"}, {"registry": {"path": "r.json"}, "name": "some"}]
+    write_job(tmp_path, {"agents": [{"name": "nop"}], "datasets": datasets})
     results = finished(tmp_path)
+    for name in ("alone", "some"):
+        assert results[f"nop/{name}/b__1"]["rewards"] == {"reward": 0.5, "dir": 1.0}
     assert results["nop/mixed/a__1"]["rewards"] == {"reward": 0.25}
     assert results["nop/mixed/b__1"]["rewards"] == {"reward": 0.5, "dir": 1.0}
     assert (results["nop/mixed/a__1"]["environment_type"], results["nop/mixed/b__1"]["environment_type"]) == ("local", "none")

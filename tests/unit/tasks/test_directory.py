@@ -11,6 +11,7 @@ from git_server import Repository, git, write_task
 from rollout.core.errors import TaskNotFoundError
 from rollout.core.tasks.commits import EnclosingCommits
 from rollout.core.tasks.directory import load_dataset
+from unit.tasks.datasets import folder_task, write_files
 
 
 def names(path: Path) -> list[str]:
@@ -26,6 +27,18 @@ def test_tasks_are_sorted_by_name(tmp_path: Path) -> None:
 def test_a_path_may_be_one_task(tmp_path: Path) -> None:
     write_task(tmp_path / "only" / "one")
     assert names(tmp_path / "only" / "one") == ["one"]
+
+
+def test_one_task_belongs_to_the_data_set_around_it_unless_that_lists_others_or_holds_rows(tmp_path: Path) -> None:
+    root = write_files(tmp_path / "bench", {"dataset.toml": "[verifier]\nmodule = 'check.py'\n", "check.py": "evaluate = bool\n"})
+    task = folder_task(root, "group/one")
+    [found] = load_dataset(task).tasks
+    assert (found.name, found.verifier.plugin) == ("one", "python")
+    assert load_dataset(task).name == "one"
+    (root / "dataset.toml").write_text("tasks = ['group/two']\n[verifier]\nmodule = 'check.py'\n")
+    assert [error for _, error in load_dataset(task).invalid]
+    (root / "dataset.toml").write_text("[dataset\n")
+    assert "dataset.toml:1" in str(load_dataset(task).invalid[0][1])
 
 
 def test_a_folder_without_configuration_is_a_group_of_tasks(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ from rollout.core.protocols import (
 )
 from rollout.core.records import MAIN_SERVICE, NO_ENVIRONMENT, AgentSpec
 from rollout.core.tasks.cache import cache_dir
-from rollout.core.tasks.dataset_folder import DATASET
+from rollout.core.tasks.dataset_folder import DATASET, dataset_around
 from rollout.core.tasks.directory import LoadedDataset, load_dataset
 from rollout.core.tasks.task import load_task
 from rollout.core.tasks.tree import digest_lines, digest_of
@@ -316,7 +316,13 @@ class _Planner:
         for folder in folders:
             try:
                 found.tasks.append(
-                    load_task(folder.path, name=folder.name, git_url=folder.git_url, git_commit_id=folder.git_commit_id)
+                    load_task(
+                        folder.path,
+                        name=folder.name,
+                        dataset=dataset_around(folder.path) if folder.git_url is None else None,
+                        git_url=folder.git_url,
+                        git_commit_id=folder.git_commit_id,
+                    )
                 )
             except TaskError as error:
                 found.invalid.append((folder.path, error))

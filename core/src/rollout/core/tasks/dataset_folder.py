@@ -10,6 +10,7 @@ from rollout.core.config.load import load_dataset_file
 from rollout.core.errors import ConfigError, TaskError
 
 DATASET = "dataset.toml"
+_LEVELS = 3
 
 
 class DatasetFolder(NamedTuple):
@@ -38,6 +39,26 @@ def read_dataset_folder(path: Path) -> DatasetFolder | None:
     except ConfigError as error:
         raise TaskError(str(error)) from error
     return DatasetFolder(path.resolve(), config, warnings)
+
+
+def dataset_around(task: Path) -> DatasetFolder | None:
+    """The data set of folders that a task belongs to which is named by itself: the nearest dataset.toml above it.
+
+    A data set that lists its tasks has to list this one. Looked for in the three folders above, within one repository.
+
+    Raises:
+        TaskError: dataset.toml cannot be read.
+    """
+    path = task.resolve()
+    for above in path.parents[:_LEVELS]:
+        if not (above / ".git").exists() and not (above / DATASET).is_file():
+            continue
+        found = read_dataset_folder(above)
+        if found is None or rows_file(found) is not None:
+            return None
+        listed = {(found.path / name).resolve() for name in found.config.task_paths}
+        return found if not listed or path in listed else None
+    return None
 
 
 def rows_file(dataset: DatasetFolder, split: str | None = None) -> Path | None:

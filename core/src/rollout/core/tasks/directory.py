@@ -10,7 +10,7 @@ from pathlib import Path
 from rollout.core.episodes import Task
 from rollout.core.errors import TaskError, TaskNotFoundError
 from rollout.core.tasks.commits import EnclosingCommits
-from rollout.core.tasks.dataset_folder import DATASET, DatasetFolder, read_dataset_folder, rows_file
+from rollout.core.tasks.dataset_folder import DATASET, DatasetFolder, dataset_around, read_dataset_folder, rows_file
 from rollout.core.tasks.rows import RowDataset, RowFault, fault_lines, index_rows
 from rollout.core.tasks.task import CONFIG, INSTRUCTION, LoadedTask, load_task
 from rollout.core.tasks.verifier_declaration import TEST_MODULE, TEST_SCRIPT
@@ -111,6 +111,13 @@ _Place = tuple[str, Path, DatasetFolder | TaskError | None]
 
 def _in_order(loaded: LoadedDataset) -> list[_Place]:
     """The task folders: in the order of `tasks` in dataset.toml if it has any, otherwise sorted by name."""
+    if loaded.folder is None and (loaded.path / CONFIG).is_file():
+        name = loaded.path.resolve().name
+        try:
+            loaded.folder = dataset_around(loaded.path)
+        except TaskError as error:
+            return [(name, loaded.path, error)]
+        return [(name, loaded.path, loaded.folder)]
     listed = loaded.folder.config.task_paths if loaded.folder else []
     if not listed:
         return sorted(_task_folders(loaded.path, loaded.folder), key=lambda place: place[0])
