@@ -361,3 +361,23 @@ def test_data_sets_are_listed_with_their_rows(tmp_path: Path) -> None:
     write_rows_job(tmp_path, [row("a"), row("b")])
     listed = rollout(tmp_path, "datasets", "list", "job.json").stdout.splitlines()
     assert listed[1].split()[:2] == ["sums", "2"]
+
+
+@pytest.mark.needs("local")
+def test_rows_that_lead_to_task_folders_are_run_in_them(tmp_path: Path) -> None:
+    tests = 'test "$(cat /app/said)" = "$WANTED" && echo 1 > /logs/verifier/reward.txt\n'
+    toml = '[verifier.env]\nWANTED = "{}"\n[metadata]\nlevel = "hard"\n'
+    for name, wanted in (("one", "Do one."), ("two", "Row two.")):
+        files = {"tests/test.sh": tests, "environment/Dockerfile": "FROM x\nWORKDIR /app\n"}
+        folder_task(tmp_path / "elsewhere", name, toml.format(wanted), files)
+    rows = [{"id": "r1", "task_path": "../elsewhere/one"}, {"id": "r2", "task_path": "../elsewhere/two", "question": "Row two."}]
+    execute = 'printf %s "$ROLLOUT_TASK_INSTRUCTION" > /app/said'
+    write_rows_job(tmp_path, rows, environment={"type": "local"}, agents=[{"name": "it", "execute": execute}])
+    results = finished(tmp_path)
+    assert {key: result["reward"] for key, result in results.items()} == {"it/sums/r1__1": 1.0, "it/sums/r2__1": 1.0}
+    (tmp_path / "rows/data/test.jsonl").write_text('{"id": "r1", "task_path": "../nowhere"}\n{"id": "r2", "question": "?"}\n')
+    done = rollout(tmp_path, "job.json")
+    assert done.returncode == 2
+    assert "test.jsonl:1: " in done.stderr
+    assert "nowhere: does not exist" in done.stderr
+    assert "test.jsonl:2: has no task_path, which other rows have" in done.stderr

@@ -152,6 +152,10 @@ class TaskSpec(Struct, frozen=True, kw_only=True):
     """Content blocks instead of `instruction` and `images`, of a task that was given from Python."""
     row: dict[str, Any] | None = None
     """A row's metadata; None for a folder."""
+    row_id: str | None = None
+    """The row that led to the folder (`task_path`), if one did; None for a row that is a task by itself."""
+    row_values: dict[str, Any] = {}
+    """Its values; those of task.toml win."""
     git_commit_id: str | None = None
     source: str | None = None
     metadata: dict[str, Any] = {}

@@ -26,7 +26,7 @@ from rollout.core.tasks.rows import RowDataset
 from rollout.core.tasks.task import CONFIG, LoadedTask, load_task
 from rollout.core.tasks.tree import digest_lines, digest_of
 from rollout.core.tasks.verifier_declaration import DeclaredVerifier, declared_verifier
-from rollout.core.tasks.view import lifts
+from rollout.core.tasks.view import lifts, of_row
 from rollout.core.trial.deadlines import effective_timeout
 from rollout.core.trial.isolation import AGENT_USER, OWN_USER, stricter
 from rollout.core.types import EnvironmentSpec, Network, NetworkAccess, Resources
@@ -78,7 +78,7 @@ class TaskPlanner:
             env=config.solution.env,
             rllm=config.rllm is not None or task.dataset is not None,
         )
-        return self._planned(spec, config, task.environment_dir, task.environment_digest, task.verifier, folder)
+        return self._planned(of_row(spec, task), config, task.environment_dir, task.environment_digest, task.verifier, folder)
 
     def rows(self, dataset: str, rows: RowDataset) -> PlannedRows:
         """All rows of a file. Raises TaskError."""

@@ -11,6 +11,7 @@ from rollout.core.episodes import Task
 from rollout.core.errors import TaskError, TaskNotFoundError
 from rollout.core.tasks.commits import EnclosingCommits
 from rollout.core.tasks.dataset_folder import DATASET, DatasetFolder, dataset_around, read_dataset_folder, rows_file
+from rollout.core.tasks.linked_rows import are_linked, load_linked
 from rollout.core.tasks.rows import RowDataset, RowFault, fault_lines, index_rows
 from rollout.core.tasks.task import CONFIG, INSTRUCTION, LoadedTask, load_task
 from rollout.core.tasks.verifier_declaration import TEST_MODULE, TEST_SCRIPT
@@ -67,6 +68,9 @@ def load_dataset(
     folder = read_dataset_folder(path)
     loaded = LoadedDataset(path, name or (folder.name if folder else path.resolve().name), folder)
     if folder is not None and (file := rows_file(folder, split)) is not None:
+        if are_linked(file):
+            loaded.tasks, loaded.invalid = load_linked(folder, file, select, limit)
+            return loaded
         shown = path / file.relative_to(folder.path) if file.is_relative_to(folder.path) else file
         loaded.rows, loaded.row_faults = index_rows(folder, file, select=select, limit=limit, key=row_key)
         loaded.invalid += [(shown, TaskError(line)) for line in fault_lines(shown, loaded.row_faults)]

@@ -93,7 +93,7 @@ class RowDataset:
             offset = 0
             for number, line in enumerate(file, start=1):
                 if offset in wanted:
-                    yield number, _decoded(line)
+                    yield number, row_values(line)
                 offset += len(line)
 
     def task(self, row: Row) -> Task:
@@ -153,7 +153,7 @@ class Renderer:
         """
         if len(line) > MAX_ROW_BYTES:
             raise ValueError(f"is longer than {MAX_ROW_BYTES // 2**20} MiB")
-        values = _decoded(line)
+        values = row_values(line)
         id_ = _id_of(_Identified(values.get("id")), number)
         if fault := name_fault(id_):
             raise ValueError(fault)
@@ -161,7 +161,22 @@ class Renderer:
         if not instruction.strip():
             raise ValueError("its instruction is empty")
         images = image_names(values, self._folder) if self._has_images else ()
-        return Row(id_, instruction, self._metadata(values), images, self._digest(line, images))
+        return Row(id_, instruction, self.metadata(values), images, self._digest(line, images))
+
+    def linked(self, line: bytes, number: int) -> tuple[str, str | None, dict[str, Any]]:
+        """Id, instruction if it has one, and values of a line whose task is a folder.
+
+        Raises:
+            ValueError: as `row`.
+        """
+        values = row_values(line)
+        id_ = _id_of(_Identified(values.get("id")), number)
+        if fault := name_fault(id_):
+            raise ValueError(fault)
+        fields = (self._field,) if self._field is not None else _FALLBACK_FIELDS
+        if self.template is None and all(values.get(name) is None for name in fields):
+            return id_, None, values
+        return id_, self._instruction(values), values
 
     def _instruction(self, values: Mapping[str, Any]) -> str:
         """Template, then the field that dataset.toml names, then instruction.md, then the usual fields."""
@@ -178,7 +193,8 @@ class Renderer:
                 return str(values[name])
         raise ValueError(f"has no instruction: write {TEMPLATE}, or `instruction_field` in {DATASET}")
 
-    def _metadata(self, values: dict[str, Any]) -> dict[str, Any]:
+    def metadata(self, values: dict[str, Any]) -> dict[str, Any]:
+        """What of a row's values is its metadata."""
         return {name: values.get(name) for name in self._metadata_fields} if self._metadata_fields else values
 
     def _digest(self, line: bytes, images: tuple[str, ...]) -> str:
@@ -248,7 +264,8 @@ _ID = msgspec.json.Decoder(_Identified)
 _ROW = msgspec.json.Decoder(dict[str, Any])
 
 
-def _decoded(line: bytes) -> dict[str, Any]:
+def row_values(line: bytes) -> dict[str, Any]:
+    """A line as a row. Raises ValueError."""
     try:
         return _ROW.decode(line)
     except msgspec.ValidationError as error:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rollout.core.config.load import load_task_config
 from rollout.core.config.task import TaskConfig
@@ -25,6 +25,16 @@ _MAX_INSTRUCTION_BYTES = 16 * 1024 * 1024
 _MAX_NAME = 300
 
 
+class FolderRow(NamedTuple):
+    """A row of a data set whose task is a folder."""
+
+    text: str | None
+    """Its instruction; None when it has none, and that of the folder counts."""
+    values: dict[str, Any]
+    """As metadata."""
+    digest: str
+
+
 @dataclass(frozen=True)
 class LoadedTask:
     """One loaded, valid task."""
@@ -39,6 +49,8 @@ class LoadedTask:
     warnings: tuple[str, ...] = ()
     git_url: str | None = None
     git_commit_id: str | None = None
+    row: FolderRow | None = None
+    """The row that leads to the folder, where one does."""
 
     def instruction(self) -> str:
         """The text of instruction.md.

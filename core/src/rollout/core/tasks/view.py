@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import hashlib
 import os
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from rollout.core.config.document import read_document
 from rollout.core.dockerfile import Lifted, lifted, read_dockerfile
@@ -39,7 +42,7 @@ def task_of(spec: TaskSpec) -> Task:
         files.append(f"{spec.dataset_dir}/{DOCKERFILE}")
     stamps = tuple(_stamp(file) for file in files)
     task = _task_of_folder(folder, spec.dataset_dir, spec.instruction, bool(spec.steps), stamps)
-    return dataclasses.replace(task, metadata=copy.deepcopy(task.metadata))
+    return dataclasses.replace(task, metadata={**spec.row_values, **copy.deepcopy(task.metadata)}, id=spec.row_id or task.id)
 
 
 @lru_cache(maxsize=64)
@@ -80,7 +83,17 @@ def _instruction(given: str | None, file: Path, has_steps: bool) -> str:
 def folder_task(loaded: LoadedTask) -> Task:
     """A task folder that was just loaded."""
     dataset_dir = str(loaded.dataset.path) if loaded.dataset else None
-    return task_of(TaskSpec(name=loaded.name, dataset="", path=str(loaded.path), digest="", dataset_dir=dataset_dir))
+    spec = TaskSpec(name=loaded.name, dataset="", path=str(loaded.path), digest="", dataset_dir=dataset_dir)
+    return task_of(of_row(spec, loaded))
+
+
+def of_row(spec: TaskSpec, loaded: LoadedTask) -> TaskSpec:
+    """The spec with what the row says that led to the folder, if one did."""
+    row = loaded.row
+    if row is None:
+        return spec
+    digest = hashlib.sha256(f"{spec.digest} {row.digest}".encode()).hexdigest()
+    return msgspec.structs.replace(spec, instruction=row.text, row_values=row.values, row_id=loaded.name, digest=digest)
 
 
 def folder_metadata(path: Path, dataset_dir: Path | None = None) -> dict[str, Any]:
