@@ -1,4 +1,4 @@
-"""Jobs with agents that speak ACP, by the real command: on the local environment and on Docker."""
+"""Jobs with agents that speak ACP, by the real command: on this machine, in Docker and Apptainer, on another machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+import ssh_machines
 from integration.jobs import rollout, trial_results, write_job, write_task
+from require import APPTAINER
 from rollout.testing import acp_agent
 
 AGENT = Path(acp_agent.__file__)
@@ -21,7 +23,17 @@ def job(folder: Path, environment: str, agents: list[dict[str, Any]], **more: An
     (task / "environment" / "Dockerfile").write_text(
         "FROM debian:trixie-slim\nWORKDIR /app\nCOPY acp_agent.py /opt/agent/acp_agent.py\n"
     )
-    return write_job(folder, {"environment": {"type": environment}, "agents": agents, **more})
+    kinds = {
+        "apptainer": {
+            "program": str(APPTAINER / "usr/bin/apptainer"),
+            "bases": {"debian:trixie-slim": str(APPTAINER / "base.sif")},
+            "cache": str(folder / "cache"),
+            "scratch": str(folder / "scratch"),
+        },
+        "ssh": ssh_machines.options(8),
+    }
+    place = {"type": environment, "options": kinds.get(environment, {})}
+    return write_job(folder, {"environment": place, "agents": agents, **more})
 
 
 def none_alive(command: str) -> bool:
@@ -40,9 +52,13 @@ ENVIRONMENTS = [
     pytest.param("local", marks=pytest.mark.needs("local")),
     pytest.param("docker", marks=pytest.mark.needs("docker")),
 ]
+ELSEWHERE = [
+    pytest.param("apptainer", marks=pytest.mark.needs("apptainer")),
+    pytest.param("ssh", marks=pytest.mark.needs("ssh")),
+]
 
 
-@pytest.mark.parametrize("environment", ENVIRONMENTS)
+@pytest.mark.parametrize("environment", [*ENVIRONMENTS, *ELSEWHERE])
 def test_an_agent_named_by_its_command_solves_a_task(environment: str, tmp_path: Path) -> None:
     command = f'{DO} --do "say I write" --do "write answer.txt 42" --do "usage 100 20 0.25" --do "noise hello" --do "say done"'
     job(tmp_path, environment, [{"name": f"acp:{command}"}])

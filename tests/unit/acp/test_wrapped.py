@@ -11,8 +11,10 @@ import pytest
 from integration.jobs import write_job, write_task
 from rollout import ConfigError, ExecResult, TrialResult, UsageError, run_job
 from rollout.core.job.events import Event, TrialFinished
-from rollout.core.plugins import override
-from rollout.testing import FakeWorld, acp_agent
+from rollout.core.plugins import decode_options, find, override
+from rollout.testing import FakeEnvironment, FakeWorld, acp_agent
+from rollout.testing.suite import Output, agent_context, environment_spec
+from rollout_acp.wrapped import AcpxAgent, AcpxOptions, wrapped
 from rollout_agents.agent import agent_class
 from rollout_agents.manifest import Manifest
 
@@ -54,6 +56,35 @@ async def test_the_agent_is_installed_as_always_and_spoken_to(tmp_path: Path) ->
 async def test_a_variable_that_it_lacks_is_said_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="agent mine needs OTHER_KEY"):
         await run(tmp_path, manifest(requires_env=["OTHER_KEY"]))
+
+
+async def test_an_environment_without_live_processes_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    write_task(tmp_path / "tasks" / "one")
+    job = {"jobs_dir": str(tmp_path / "jobs"), "environment": {"type": "fake"}, "agents": [{"name": "acp:true"}, {"name": "nop"}]}
+    with (
+        FakeWorld().installed(),
+        pytest.raises(UsageError, match=r"`environment.type: fake` has no live_stdio, and the agent acp:true needs it"),
+    ):
+        await run_job(write_job(tmp_path, job), environ={"ROLLOUT_CACHE_DIR": str(tmp_path / "cache")})
+    assert not (tmp_path / "jobs").exists()
+
+
+@pytest.mark.parametrize("name", ["claude", "codex", "gemini", "opencode", "openhands", "oh", "pi"])
+def test_the_agents_that_are_known_to_speak_it_can_be_prefixed(name: str) -> None:
+    plugin, options = wrapped(AcpxOptions(agent=name))
+    assert plugin.cls.acp_command(options)
+
+
+@pytest.mark.parametrize(("name", "inner"), [("claude-agent-acp", "claude"), ("codex-acp", "codex"), ("pi-acp", "pi")])
+def test_adapters_are_known_by_their_own_names_and_may_be_prefixed_too(tmp_path: Path, name: str, inner: str) -> None:
+    plugin = find("agents", name)
+    options = decode_options(plugin, {}, "agent")
+    expected = find("agents", inner)
+    assert plugin.cls.acp_command(options) == expected.cls.acp_command(expected.cls.options_type())
+    assert plugin.cls.acp_command(options) == AcpxAgent.acp_command(AcpxOptions(agent=name))
+    context = agent_context(FakeEnvironment(FakeWorld(), environment_spec()), tmp_path, instruction="", env={}, sink=Output())
+    for agent in (plugin.cls(options, context), AcpxAgent(AcpxOptions(agent=name), context)):
+        assert f" {name} " in (agent.shared_install(frozenset()) or ""), "its adapter is installed"
 
 
 async def test_an_agent_without_the_protocol_is_refused(tmp_path: Path) -> None:

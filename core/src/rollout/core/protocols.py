@@ -408,8 +408,12 @@ class Agent(Protocol):
     besides its prompt: the transports of MCP servers (`stdio`, `sse`, `streamable-http`; in `AgentContext.mcp_servers`) and
     `skills`. Without it, tasks that have these are refused before anything starts.
 
+    A class may say `needs_capabilities = frozenset({...})`: what the backend must have for it, LIVE_STDIO for instance. A job
+    whose backend lacks one is refused before anything starts.
+
     A class may have a static method `acp_command(options) -> str | None`: the command, for `sh`, that runs the agent so that it
-    speaks the Agent Client Protocol on its standard streams. `acpx/NAME` in a job file then speaks with it.
+    speaks the Agent Client Protocol on its standard streams. `acpx/NAME` in a job file then speaks with it. Where another
+    program has to be installed for that, a class method `over_acp(options, context)` constructs the agent that installs it.
 
     A class may have a method `shared_install(self, withheld: frozenset[str]) -> str | None`: all that the installed state
     is made of, as text, when `install` does the same in every trial of the same image; None when it does not. Trials then

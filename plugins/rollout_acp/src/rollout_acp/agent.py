@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rollout import API_VERSION, AgentContext, ScriptAgent, ScriptOptions, TrajectoryReport
+from rollout import API_VERSION, LIVE_STDIO, AgentContext, ScriptAgent, ScriptOptions, TrajectoryReport
 from rollout_acp.options import TRANSPORTS, AcpOptions
 from rollout_acp.session import AcpSession
 
@@ -19,6 +19,7 @@ class AcpAgent:
 
     api_version = API_VERSION
     options_type = AcpOptions
+    needs_capabilities = frozenset({LIVE_STDIO})
 
     def __init__(self, options: AcpOptions, context: AgentContext) -> None:
         self._options = options
@@ -29,6 +30,11 @@ class AcpAgent:
     def options_of_name(rest: str) -> dict[str, Any]:
         """The options that the rest of `acp:COMMAND` stands for."""
         return {"command": rest}
+
+    @staticmethod
+    def acp_command(options: AcpOptions) -> str:
+        """Its command."""
+        return options.command
 
     @staticmethod
     def equipment(options: AcpOptions) -> frozenset[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from rollout import API_VERSION, AgentContext, ConfigError, TrajectoryReport
+from rollout import API_VERSION, LIVE_STDIO, AgentContext, ConfigError, TrajectoryReport
 from rollout.core.plugins import Plugin, decode_options, find
 from rollout_acp.options import TRANSPORTS, SessionOptions
 from rollout_acp.session import AcpSession
@@ -31,14 +31,15 @@ class AcpxAgent:
     """
 
     api_version = API_VERSION
-    options_type = AcpxOptions
+    options_type: ClassVar[type[AcpxOptions]] = AcpxOptions
+    needs_capabilities = frozenset({LIVE_STDIO})
 
     def __init__(self, options: AcpxOptions, context: AgentContext) -> None:
         plugin, inner = wrapped(options)
         self._options = options
         self._context = context
         self._command: str = plugin.cls.acp_command(inner)
-        self._inner = plugin.cls(inner, context)
+        self._inner = getattr(plugin.cls, "over_acp", plugin.cls)(inner, context)
         self._session: AcpSession | None = None
 
     @staticmethod
@@ -53,6 +54,18 @@ class AcpxAgent:
         agent_env = getattr(plugin.cls, "agent_env", None)
         env: dict[str, str] = agent_env(inner, given, environ) if agent_env is not None else {}
         return env
+
+    @staticmethod
+    def acp_command(options: AcpxOptions) -> str:
+        """The plugin's own: an agent that is spoken to over ACP may be prefixed all the same."""
+        plugin, inner = wrapped(options)
+        command: str = plugin.cls.acp_command(inner)
+        return command
+
+    @classmethod
+    def over_acp(cls, options: AcpxOptions, context: AgentContext) -> Any:
+        """What installs it."""
+        return cls(options, context)._inner
 
     @staticmethod
     def equipment(options: AcpxOptions) -> frozenset[str]:
@@ -76,6 +89,36 @@ class AcpxAgent:
 
     def trajectory(self, logs: Path) -> TrajectoryReport | None:
         return self._session.report() if self._session is not None else None
+
+
+class ClaudeOptions(AcpxOptions, frozen=True, kw_only=True):
+    agent: str = "claude"
+
+
+class ClaudeAcpAgent(AcpxAgent):
+    """Claude Code over ACP: `acpx/claude` by the name of its adapter."""
+
+    options_type = ClaudeOptions
+
+
+class CodexOptions(AcpxOptions, frozen=True, kw_only=True):
+    agent: str = "codex"
+
+
+class CodexAcpAgent(AcpxAgent):
+    """Codex over ACP: `acpx/codex` by the name of its adapter."""
+
+    options_type = CodexOptions
+
+
+class PiOptions(AcpxOptions, frozen=True, kw_only=True):
+    agent: str = "pi"
+
+
+class PiAcpAgent(AcpxAgent):
+    """pi over ACP: `acpx/pi` by the name of its adapter."""
+
+    options_type = PiOptions
 
 
 def wrapped(options: AcpxOptions) -> tuple[Plugin, Any]:

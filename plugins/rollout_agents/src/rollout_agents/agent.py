@@ -59,6 +59,7 @@ class ManifestAgent(ScriptAgent):
     api_version: ClassVar[tuple[int, int]] = API_VERSION
     options_type: ClassVar[type[Struct]] = ManifestOptions
     manifest: Manifest
+    _speaks_acp = False
 
     def __init__(self, options: ManifestOptions, context: AgentContext) -> None:
         super().__init__(options, context)
@@ -96,16 +97,27 @@ class ManifestAgent(ScriptAgent):
         """The transports of its format, and skills when it has a folder for them; or what its script mentions."""
         manifest = cls.of(options)
         skills = {"skills"} if manifest.skills else set()
-        return SPOKEN[manifest.mcp] | skills | cls.equipment_in(manifest.execute)
+        return SPOKEN[manifest.mcp] | skills | cls.equipment_in(manifest.prepare + manifest.execute)
 
     @classmethod
     def acp_command(cls, options: Any) -> str | None:
         """What runs it so that it speaks ACP; None when it does not."""
         manifest = cls.of(options)
-        return f'{_settings(manifest, options)}exec {manifest.acp} "$@"\n' if manifest.acp else None
+        if not manifest.acp:
+            return None
+        return f'{_settings(manifest, options, acp=True)}{manifest.prepare}exec {manifest.acp} "$@"\n'
+
+    @classmethod
+    def over_acp(cls, options: Any, context: AgentContext) -> ManifestAgent:
+        """The agent that installs what `acp` runs."""
+        agent = cls(options, context)
+        agent._speaks_acp = True
+        return agent
 
     def install_script(self) -> str | None:
         manifest = self.of(self.options)
+        if self._speaks_acp and manifest.acp_install is not None:
+            return install_script(replace(manifest, install=manifest.acp_install))
         if manifest.install is None:
             return None
         return install_script(manifest, self.options.version)
@@ -183,10 +195,10 @@ def install_script(manifest: Manifest, version: str | None = None) -> str:
 
 def execute_script(manifest: Manifest, options: ManifestOptions) -> str:
     """What runs the agent once."""
-    return f"#!/bin/sh\n{_settings(manifest, options)}{manifest.execute}"
+    return f"#!/bin/sh\n{_settings(manifest, options)}{manifest.prepare}{manifest.execute}"
 
 
-def _settings(manifest: Manifest, options: ManifestOptions) -> str:
+def _settings(manifest: Manifest, options: ManifestOptions, *, acp: bool = False) -> str:
     """The lines before an agent's command: where it is, its model, its base URL, the job's further arguments."""
     model, base_url = options.model or manifest.model, options.base_url or ""
     lines = [
@@ -195,7 +207,9 @@ def _settings(manifest: Manifest, options: ManifestOptions) -> str:
         f"model={shlex.quote(model)} base_url={shlex.quote(base_url)}",
         f"set -- {shlex.join(options.args)}".rstrip(),
     ]
-    if manifest.mcp:
+    if acp:
+        lines.append("mcp_config=")  # its session tells of the servers
+    elif manifest.mcp:
         file = MCP_CONFIG if manifest.mcp in WRITERS else "$ROLLOUT_MCP_CONFIG"
         lines.append(f'mcp_config=; [ -z "${{ROLLOUT_MCP_CONFIG:-}}" ] || mcp_config={file}')
     if manifest.skills:

@@ -25,6 +25,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
     homepage: str = ""
     install: str | None = None
     """Script that installs the agent. POSIX sh; the functions of install.sh are there, and `$version`."""
+    prepare: str = ""
+    """Lines of a script that come before `execute` and before `acp`, with the same variables."""
     execute: str
     """Script that runs it once. POSIX sh; the task is in `$ROLLOUT_TASK_INSTRUCTION_FILE`, the model in `$model`, the base URL in
     `$base_url`, the job's further arguments in `"$@"`. What it prints is kept."""
@@ -46,6 +48,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
     """Variables that hold the base URL of a self-hosted model."""
     acp: str = ""
     """Command that speaks the Agent Client Protocol, when it has one."""
+    acp_install: str | None = None
+    """Script that installs what `acp` runs, instead of `install`; needed where that is a program of its own."""
     mcp: Format = ""
     """It can be told of MCP servers: `$mcp_config` is then a file of this format, or empty when there are none."""
     skills: str = ""
@@ -62,7 +66,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     @property
     def takes_base_url(self) -> bool:
         """Whether it can be told where a model is served."""
-        return bool(self.base_url_env) or "$base_url" in self.execute
+        return bool(self.base_url_env) or "$base_url" in self.prepare + self.execute
 
 
 def decode_manifest(raw: Any, where: str) -> Manifest:

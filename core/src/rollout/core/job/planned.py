@@ -22,6 +22,8 @@ class PlannedAgent:
     """It needs none for a row."""
     task_faults: Callable[[TaskOutline], Iterable[TaskFault]] = lambda task: ()
     """Why it cannot work on a task."""
+    needs_capabilities: frozenset[str] = frozenset()
+    """Of the backend."""
     equipment: frozenset[str] = frozenset()
     """Transports of MCP servers that it can be told of, and `skills`."""
 

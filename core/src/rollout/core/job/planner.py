@@ -264,6 +264,7 @@ class _Planner:
             fingerprint=fingerprint_of(made_of if len(made_of) > 1 else spec),
             needs_environment=_agent_needs_environment(plugin, options),
             answers_rows=getattr(plugin.cls, "answers_rows", False),
+            needs_capabilities=getattr(plugin.cls, "needs_capabilities", frozenset()),
             equipment=equipment_of(plugin.cls, options),
             task_faults=partial(plugin.cls.task_faults, options) if hasattr(plugin.cls, "task_faults") else lambda task: (),
         )
@@ -460,6 +461,10 @@ class _Planner:
             if user in ROOT_NAMES or user == task.verifier.user:
                 whose = "the verifier's too" if user == task.verifier.user else "root"
                 raise TaskError(f"`isolation: {task.isolation}` needs a user of its own for the agent, and {user} is {whose}")
+        for agent in needy:
+            if missing := sorted(agent.needs_capabilities - backend.capabilities):
+                cannot = f"`environment.type: {kind}` has no {', '.join(missing)}"
+                raise TaskError(f"{cannot}, and the agent {agent.spec.name} needs it; try `type: docker`")
         services = {item.service for item in task.spec.artifacts} | {hook.service for hook in task.spec.collect}
         services.discard(MAIN_SERVICE)
         named_users = (users | {task.verifier.user}) - {None}
