@@ -87,6 +87,13 @@ def test_adapters_are_known_by_their_own_names_and_may_be_prefixed_too(tmp_path:
         assert f" {name} " in (agent.shared_install(frozenset()) or ""), "its adapter is installed"
 
 
+def test_what_can_be_given_over_acp_is_another_thing_than_what_its_own_command_can_be_given() -> None:
+    assert AcpxAgent.equipment(AcpxOptions(agent="codex")) == {"stdio", "sse", "streamable-http", "skills"}
+    assert find("agents", "codex").cls.equipment(None) == {"stdio", "streamable-http", "skills"}
+    assert AcpxAgent.equipment(AcpxOptions(agent="pi-acp")) == {"skills"}
+    assert AcpxAgent.equipment(AcpxOptions(agent="openhands")) == {"stdio", "sse", "streamable-http"}
+
+
 async def test_an_agent_without_the_protocol_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="agent mine does not speak ACP"):
         await run(tmp_path, manifest(acp=""))

@@ -413,7 +413,8 @@ class Agent(Protocol):
 
     A class may have a static method `acp_command(options) -> str | None`: the command, for `sh`, that runs the agent so that it
     speaks the Agent Client Protocol on its standard streams. `acpx/NAME` in a job file then speaks with it. Where another
-    program has to be installed for that, a class method `over_acp(options, context)` constructs the agent that installs it.
+    program has to be installed for that, a class method `over_acp(options, context)` constructs the agent that installs it;
+    `acp_equipment(options)` is its `equipment` then, without which it is told of MCP servers, as the protocol wants it.
 
     A class may have a method `shared_install(self, withheld: frozenset[str]) -> str | None`: all that the installed state
     is made of, as text, when `install` does the same in every trial of the same image; None when it does not. Trials then

@@ -63,16 +63,21 @@ class AcpxAgent:
         return command
 
     @classmethod
+    def acp_equipment(cls, options: AcpxOptions) -> frozenset[str]:
+        """The same: it is spoken to over ACP in any case."""
+        return cls.equipment(options)
+
+    @classmethod
     def over_acp(cls, options: AcpxOptions, context: AgentContext) -> Any:
         """What installs it."""
         return cls(options, context)._inner
 
     @staticmethod
     def equipment(options: AcpxOptions) -> frozenset[str]:
-        """MCP servers by the protocol, skills as the plugin has them."""
+        """What the plugin says of itself over ACP; of one that does not, MCP servers, as the protocol wants it."""
         plugin, inner = wrapped(options)
-        own = getattr(plugin.cls, "equipment", None)
-        return TRANSPORTS | ((own(inner) if own is not None else frozenset()) & {"skills"})
+        own = getattr(plugin.cls, "acp_equipment", None)
+        return frozenset(own(inner)) if own is not None else TRANSPORTS
 
     async def install(self) -> None:
         await self._inner.install()

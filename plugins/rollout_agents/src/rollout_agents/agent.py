@@ -108,6 +108,13 @@ class ManifestAgent(ScriptAgent):
         return f'{_settings(manifest, options, acp=True)}{manifest.prepare}exec {manifest.acp} "$@"\n'
 
     @classmethod
+    def acp_equipment(cls, options: Any) -> frozenset[str]:
+        """What it can be given where it is spoken to over ACP."""
+        manifest = cls.of(options)
+        told = SPOKEN["claude"] if manifest.acp_mcp else frozenset()
+        return told | {"skills"} if manifest.skills else told
+
+    @classmethod
     def over_acp(cls, options: Any, context: AgentContext) -> ManifestAgent:
         """The agent that installs what `acp` runs."""
         agent = cls(options, context)

@@ -48,6 +48,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
     """Variables that hold the base URL of a self-hosted model."""
     acp: str = ""
     """Command that speaks the Agent Client Protocol, when it has one."""
+    acp_mcp: bool = True
+    """It uses the MCP servers that its ACP session tells of, as the protocol wants it."""
     acp_install: str | None = None
     """Script that installs what `acp` runs, instead of `install`; needed where that is a program of its own."""
     mcp: Format = ""
