@@ -193,6 +193,7 @@ CASES: dict[str, Case] = {
     "unknown reward": job("verifier: {rewards: [f2]}\n", "no reward 'f2' is installed"),
     "weights that are not as many": job("verifier: {rubric: {funcs: [f1], weights: [1, 2]}}\n", "1 `funcs` and 2 `weights`"),
     "weights of nothing": job("verifier: {rubric: {funcs: [f1], weights: [0]}}\n", "a weight above 0"),
+    "reward that compares with nothing": job("verifier: {rewards: [f1]}\n", "one/task.toml: nothing says what is expected"),
     "judge without a key": Case(
         {"job.yaml": JOB + "verifier: {rewards: [{type: llm_judge, options: {model: m, criteria: [good]}}]}\n"},
         ("one: the judge has no key", "OPENAI_API_KEY"),
@@ -216,7 +217,9 @@ CASES: dict[str, Case] = {
         {"tasks/one/task.toml": "[verifier]\nmodule = 'check.py'\n", "tasks/one/check.py": "\ndef evaluate(:\n"},
         ("one/check.py:2: is not Python",),
     ),
-    "flow that is not there": agents("[{name: flow, options: {import_path: 'flow.py:run'}}]", "flow.py", "No such file"),
+    "flow that is not there": agents(
+        "[{name: flow, options: {import_path: 'flow.py:run'}}]", "job.yaml: agents[0]: ", "flow.py: No such file"
+    ),
     "flow of no module": agents("[{name: flow, options: {import_path: 'no.such:run'}}]", "no Python module `no`", "import_path"),
     "flow of other parameters": Case(
         {**agents("[{name: flow, options: {import_path: 'flow.py:go'}}]").files, "flow.py": "def go(question):\n    ...\n"},

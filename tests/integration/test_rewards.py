@@ -37,6 +37,22 @@ def test_reward_functions_of_a_job_file_score_its_trials(tmp_path: Path) -> None
     assert [event["source"] for event in verdict["events"]] == ["string_match", "any"]
 
 
+def test_a_program_does_not_judge_itself(tmp_path: Path) -> None:
+    """The verifier is root, and the program that it tests is not: it cannot write the reward of the task's script either."""
+
+    def says(name: str, program: str) -> dict[str, Any]:
+        return {"name": name, "execute": f"cat << 'END'\n```python\n{program}\n```\nEND"}
+
+    write_task(tmp_path / "tasks/a")
+    test = "assert double(2) == 4\nassert double('a') == 'aa'"
+    verifier = {"rewards": [{"type": "code", "options": {"test": test}}, {"type": "test"}]}
+    forges = "import os\nopen('/logs/verifier/reward.txt', 'w').write('1')\nos._exit(0)"
+    agents = says("honest", "def double(x): return 2 * x"), says("forges", forges)
+    results = run(tmp_path, verifier, *agents)
+    assert results["honest/tasks/a__1"]["rewards"] == {"reward": 0.5, "code": 1.0, "code.passed": 1.0, "test": 0.0}
+    assert results["forges/tasks/a__1"]["rewards"] == {"reward": 0.0, "code": 0.0, "code.passed": 0.0, "test": 0.0}
+
+
 def test_a_hybrid_verifier_looks_into_the_environment(tmp_path: Path) -> None:
     task = write_task(tmp_path / "tasks/a")
     (task / "tests/evaluate.py").write_text(

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rollout.core.errors import RewardMissingError
 from rollout.core.plugins import decode_options, find
 from rollout.core.protocols import API_VERSION, NoOptions, TrialView
-from rollout.core.trial.answer import AnswerSource, answer_of, expected_of
+from rollout.core.trial.answer import AnswerSource, answer_of, expected_faults, expected_of
 from rollout.core.trial.paths import VERIFIER_LOGS
 from rollout.core.trial.recorded import RecordedEnvironment, recorded_trial
 from rollout.core.trial.rewards import choose_rewards, read_reward_file
-from rollout.core.types import Struct, VerifyResult
+from rollout.core.types import Struct, TaskFault, TaskOutline, VerifyResult
 
 
 class StringMatchOptions(Struct, frozen=True, kw_only=True):
@@ -33,6 +33,9 @@ class StringMatch:
 
     def __init__(self, options: StringMatchOptions) -> None:
         self._options = options
+
+    def task_faults(self, task: TaskOutline) -> Iterable[TaskFault]:
+        return expected_faults(task, self._options.expected)
 
     async def score(self, trial: TrialView) -> float:
         options = self._options

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from rollout.core.errors import VerifierError
 from rollout.core.protocols import API_VERSION, TrialView
-from rollout.core.trial.answer import AnswerSource, answer_of, expected_of
-from rollout.core.types import Struct, VerifyResult
+from rollout.core.trial.answer import AnswerSource, answer_of, expected_faults, expected_of
+from rollout.core.types import Struct, TaskFault, TaskOutline, VerifyResult
 from rollout_rewards import rllm
 from rollout_rewards.finding import boxed, without_thinking
 from rollout_rewards.text import normalised
@@ -39,6 +40,9 @@ class MultipleChoice:
 
     def __init__(self, options: MultipleChoiceOptions) -> None:
         self._options = options
+
+    def task_faults(self, task: TaskOutline) -> Iterable[TaskFault]:
+        return expected_faults(task, self._options.expected, self._options.field)
 
     async def score(self, trial: TrialView) -> VerifyResult:
         """Raises VerifierError: what is expected is no letter of the choices."""

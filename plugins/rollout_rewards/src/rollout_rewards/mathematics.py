@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -9,8 +10,8 @@ from msgspec import Meta
 from rollout.core.errors import VerifierTimeoutError
 from rollout.core.protocols import API_VERSION, PythonCall, TrialView
 from rollout.core.quantity import Quantity, parse_bytes
-from rollout.core.trial.answer import AnswerSource, answer_of, expected_of
-from rollout.core.types import Struct, VerifyResult
+from rollout.core.trial.answer import AnswerSource, answer_of, expected_faults, expected_of
+from rollout.core.types import Struct, TaskFault, TaskOutline, VerifyResult
 
 _MAX_CHARACTERS = 50_000
 
@@ -44,6 +45,9 @@ class Mathematics:
 
     def __init__(self, options: MathematicsOptions) -> None:
         self._options = options
+
+    def task_faults(self, task: TaskOutline) -> Iterable[TaskFault]:
+        return expected_faults(task, self._options.expected, self._options.field)
 
     async def score(self, trial: TrialView) -> VerifyResult:
         """Raises VerifierError: what is expected cannot be read as mathematics."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from rollout.core.errors import VerifierError
 from rollout.core.protocols import API_VERSION, TrialView
-from rollout.core.trial.answer import AnswerSource, answer_of, expected_of
-from rollout.core.types import Struct
+from rollout.core.trial.answer import AnswerSource, answer_of, expected_faults, expected_of
+from rollout.core.types import Struct, TaskFault, TaskOutline
 from rollout_rewards import agentflow
 from rollout_rewards.finding import final_answer
 
@@ -44,6 +45,9 @@ class Numeric:
 
     def __init__(self, options: NumericOptions) -> None:
         self._options = options
+
+    def task_faults(self, task: TaskOutline) -> Iterable[TaskFault]:
+        return expected_faults(task, self._options.expected, self._options.field)
 
     async def score(self, trial: TrialView) -> float:
         """Raises VerifierError: what is expected is no number."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 from rollout.core.errors import VerifierError
 from rollout.core.protocols import API_VERSION, TrialView
-from rollout.core.trial.answer import AnswerSource, answer_of, expected_of
-from rollout.core.types import Struct
+from rollout.core.trial.answer import AnswerSource, answer_of, expected_faults, expected_of
+from rollout.core.types import Struct, TaskFault, TaskOutline
 from rollout_rewards import agentflow
 from rollout_rewards.finding import final_answer, without_thinking
 
@@ -57,6 +57,9 @@ class ExactMatch:
     def __init__(self, options: TextOptions) -> None:
         self._options = options
 
+    def task_faults(self, task: TaskOutline) -> Iterable[TaskFault]:
+        return expected_faults(task, self._options.expected, self._options.field)
+
     async def score(self, trial: TrialView) -> float:
         return await _best(trial, self._options, exact_match, agentflow.exact_match, extract=self._options.extract)
 
@@ -69,6 +72,9 @@ class F1:
 
     def __init__(self, options: TextOptions) -> None:
         self._options = options
+
+    def task_faults(self, task: TaskOutline) -> Iterable[TaskFault]:
+        return expected_faults(task, self._options.expected, self._options.field)
 
     async def score(self, trial: TrialView) -> float:
         return await _best(trial, self._options, f1, agentflow.f1, extract=self._options.extract)
@@ -83,6 +89,9 @@ class Contains:
     def __init__(self, options: WholeTextOptions) -> None:
         self._options = options
 
+    def task_faults(self, task: TaskOutline) -> Iterable[TaskFault]:
+        return expected_faults(task, self._options.expected, self._options.field)
+
     async def score(self, trial: TrialView) -> float:
         """Raises VerifierError: an expected text is empty."""
         return await _best(trial, self._options, _contains_something, agentflow.contains)
@@ -96,6 +105,9 @@ class Similarity:
 
     def __init__(self, options: WholeTextOptions) -> None:
         self._options = options
+
+    def task_faults(self, task: TaskOutline) -> Iterable[TaskFault]:
+        return expected_faults(task, self._options.expected, self._options.field)
 
     async def score(self, trial: TrialView) -> float:
         return await _best(trial, self._options, similarity, agentflow.similarity)

@@ -234,7 +234,10 @@ class _Planner:
             if looks_secret(key) and value and "$" not in value:
                 self._warnings.append(f"agents[{index}].env.{key} holds a secret literally; write ${{{key}}} and set it outside")
         identify = getattr(plugin.cls, "identity", None)
-        identity = identify(options, self._base_dir) if identify is not None else None
+        try:
+            identity = identify(options, self._base_dir) if identify is not None else None
+        except ConfigError as error:
+            raise ConfigError(f"{self._where}: agents[{index}]: {error}") from error
         env = agent.env
         if (agent_env := getattr(plugin.cls, "agent_env", None)) is not None:
             try:

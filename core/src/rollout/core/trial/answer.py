@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,9 @@ from typing import Any
 from rollout.core.episodes import Episode, Trajectory
 from rollout.core.errors import VerifierError
 from rollout.core.protocols import TrialView
-from rollout.core.types import Struct, TransferLimits
+from rollout.core.tasks.task import CONFIG
+from rollout.core.tasks.view import folder_metadata
+from rollout.core.types import Struct, TaskFault, TaskOutline, TransferLimits
 
 EXPECTED_FIELDS = ("ground_truth", "expected_answer", "expected", "answer", "target", "solution", "label")
 """Fields of a task's metadata that may hold what is expected; the first that is there counts."""
@@ -60,8 +62,21 @@ def expected_of(trial: TrialView, given: str | list[str] | None, field: str | No
     """
     if given is not None:
         return [given] if isinstance(given, str) else list(given)
-    metadata = trial.task.metadata
-    places: list[dict[str, Any]] = [metadata]
+    return _expected_in(trial.task.metadata, field)
+
+
+def expected_faults(task: TaskOutline, given: object, field: str | None = None) -> Iterator[TaskFault]:
+    """Whether `expected_of` will find nothing. Of rows only their values tell."""
+    if given is not None or task.is_row or not (task.directory / CONFIG).is_file():
+        return
+    try:
+        _expected_in(folder_metadata(task.directory, task.dataset_directory), field)
+    except VerifierError as error:
+        yield TaskFault(message=str(error), file=task.directory / CONFIG)
+
+
+def _expected_in(metadata: dict[str, Any], field: str | None) -> list[str]:
+    places = [metadata]
     if isinstance(metadata.get("metadata"), dict):
         places.append(metadata["metadata"])  # of a task.toml
     names: Iterable[str] = (field,) if field is not None else EXPECTED_FIELDS
