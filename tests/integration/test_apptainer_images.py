@@ -341,3 +341,42 @@ async def test_the_disk_of_a_trial_has_the_size_that_the_task_asks_for(new_backe
         result = await environment.exec(fill)
         assert (result.exit_code, b"No space left" in result.stderr) == (1, True)
         assert await ok(environment, "stat -c %s /one") == f"{60 << 20}\n"
+
+
+async def test_what_a_trial_writes_is_closed_to_other_users_of_the_machine(new_backend: Any, tmp_path: Path) -> None:
+    async with (
+        new_backend(scratch=str(tmp_path / "scratch")) as backend,
+        started(backend, new_spec(docker_image=BASE)) as environment,
+    ):
+        await ok(environment, "mkdir -p /logs /tests && echo secret > /tests/answer")
+        (scratch,) = (tmp_path / "scratch").iterdir()
+        (written,) = scratch.glob("*/overlay/upper/tests/answer")
+        assert written.read_text() == "secret\n"
+        assert (scratch.stat().st_mode & 0o777, scratch.stat().st_uid) == (0o700, os.geteuid())
+
+
+async def test_gpus_are_passed_on_with_the_flag_of_their_kind(
+    new_backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No GPU is needed for that: Apptainer warns and goes on when it finds no driver."""
+    from rollout.core.types import Resources
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
+    told = tmp_path / "apptainer"
+    told.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\nexec {PROGRAM} "$@"\n')
+    told.chmod(0o755)
+    spec = new_spec(docker_image=BASE, resources=Resources(gpus=1))
+    async with new_backend(gpu="nv", program=str(told)) as backend:
+        backend.check(spec)
+        with pytest.raises(TaskError, match="needs 3 GPUs, and there are 2"):
+            backend.check(new_spec(docker_image=BASE, resources=Resources(gpus=3)))
+        async with started(backend, spec) as environment:
+            assert await ok(environment, "echo $CUDA_VISIBLE_DEVICES") == "GPU-a\n"
+        async with started(backend, new_spec(docker_image=BASE)) as environment:
+            assert await ok(environment, "echo $CUDA_VISIBLE_DEVICES") == "\n"
+    starts = [line.split() for line in (tmp_path / "calls").read_text().splitlines() if "instance start" in line]
+    assert ["--nv" in start for start in starts] == [True, False]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    async with new_backend() as backend:
+        with pytest.raises(TaskError, match="needs 1 GPUs, and this machine has neither"):
+            backend.check(spec)

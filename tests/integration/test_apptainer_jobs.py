@@ -114,21 +114,109 @@ def test_the_quickstart_is_solved_by_the_oracle_and_by_nobody_else(folder: Path)
         output, _ = process.communicate(timeout=340)
         assert process.returncode == 0, output
         lines = (folder / "jobs" / who / "trials.jsonl").read_text().splitlines()
-        rewards = sorted((record["agent_name"], record["reward"]) for record in map(json.loads, lines))
-        assert rewards == [("nop", 0.0)] * tasks + [("oracle", 1.0)] * tasks
+        scores = sorted((record["agent_name"], record["reward"]) for record in map(json.loads, lines))
+        assert scores == [("nop", 0.0)] * tasks + [("oracle", 1.0)] * tasks
         assert list((folder / "scratch").iterdir()) == []
         images = {path.name: path.stat().st_ino for path in (folder / "cache").glob("*.sif")}
         assert images
         assert images == (built := built or images)
 
 
-@pytest.mark.parametrize("servers_too", [False, True], ids=["rollout", "everything"])
-def test_a_killed_job_leaves_nothing_after_clean(become: list[str], folder: Path, servers_too: bool) -> None:
-    task = folder / "tasks" / "slow"
+def small_task(folder: Path, name: str, test: str, **environment: str) -> None:
+    """A task in busybox, or with these files in its `environment` folder."""
+    task = folder / "tasks" / name
     (task / "tests").mkdir(parents=True)
     (task / "instruction.md").write_text("Wait.")
-    (task / "task.toml").write_text(f'version = "1.0"\n[environment]\ndocker_image = "{APPTAINER}/small.sif"\n')
-    (task / "tests" / "test.sh").write_text("#!/bin/sh\necho 1 > /logs/verifier/reward.txt\n")
+    image = "" if environment else f'[environment]\ndocker_image = "{APPTAINER}/small.sif"\n'
+    (task / "task.toml").write_text(f'version = "1.0"\n{image}')
+    (task / "tests" / "test.sh").write_text(f"#!/bin/sh\nif {test}; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n")
+    for file, text in environment.items():
+        (task / "environment").mkdir(exist_ok=True)
+        (task / "environment" / file).write_text(text)
+
+
+def rewards(folder: Path, name: str) -> list[float | None]:
+    lines = (folder / "jobs" / name / "trials.jsonl").read_text().splitlines()
+    return list({record["trial_id"]: record["reward"] for record in map(json.loads, lines)}.values())
+
+
+@pytest.mark.parametrize("who", ["root", "fakeroot", "user"])
+def test_a_definition_file_is_built_by_whoever_runs_the_job(folder: Path, who: str) -> None:
+    """Root has subordinate ids here: `fakeroot` needs them, and so does a root that has not every capability."""
+    post = "  echo built > /etc/built\n  chown 5:5 /etc/built\n"
+    files = {"image.def": f"Bootstrap: localimage\nFrom: {APPTAINER}/small.sif\n%post\n{post}"}
+    small_task(folder, "defined", """[ "$(stat -c %u /etc/built)" = 5 ] && touch /etc/more && chown 7 /etc/more""", **files)
+    options = {**apptainer_options(folder), "fakeroot": who == "fakeroot"}
+    environment = {"environment": {"type": "apptainer", "options": options}}
+    job_file(folder, who, agents=[{"name": "nop"}], datasets=[{"path": str(folder / "tasks")}], **environment)
+    become = python_of("user" if who == "user" else "root")
+    if os.geteuid() == 0:
+        given = "".join(Path("/etc/subuid").read_text().splitlines(keepends=True))
+        (folder / "ids").write_text(f"root:1000000:65536\n{given}")
+        bind = f"mount --bind {folder}/ids /etc/subuid && mount --bind {folder}/ids /etc/subgid"
+        become = ["unshare", "--mount", "sh", "-c", f'{bind} && exec "$@"', "sh", *become]
+    output, _ = rollout_job(become, folder, "job.json").communicate(timeout=100)
+    assert rewards(folder, who) == [1.0], output
+
+
+def test_root_is_told_before_the_job_starts_what_fakeroot_needs(folder: Path) -> None:
+    small_task(folder, "one", "true")
+    options = {**apptainer_options(folder), "fakeroot": True}
+    environment = {"environment": {"type": "apptainer", "options": options}}
+    job_file(folder, "refused", agents=[{"name": "nop"}], datasets=[{"path": str(folder / "tasks")}], **environment)
+    (folder / "none").touch()
+    hide = ["unshare", "--mount", "sh", "-c", f'mount --bind {folder}/none /etc/subuid && exec "$@"', "sh"]
+    process = rollout_job([*hide, *python_of("root")], folder, "job.json")
+    output, _ = process.communicate(timeout=100)
+    assert process.returncode == 2, output
+    assert "`fakeroot: true` needs a line `root:1000000:65536` in /etc/subuid" in output
+
+
+def test_two_machines_that_build_the_same_image_at_once_share_the_work(folder: Path) -> None:
+    """They have a folder in common, and neither sees the other's processes."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to be two machines")
+    counting = folder / "apptainer"
+    counting.write_text(f'#!/bin/sh\necho "$@" >> {folder}/calls\nexec {PROGRAM} "$@"\n')
+    counting.chmod(0o755)
+    dockerfile = "FROM python:3.12-bookworm\nRUN sleep 1 && echo built > /etc/built\n"
+    small_task(folder, "one", "[ -e /etc/built ]", Dockerfile=dockerfile)
+    processes = []
+    for name in ("node1", "node2"):
+        options = {**apptainer_options(folder), "program": str(counting), "scratch": str(folder / name)}
+        options["bases"] = {"python:3.12-bookworm": str(APPTAINER / "small.sif")}
+        environment = {"environment": {"type": "apptainer", "delete": False, "options": options}}
+        path = job_file(folder, name, agents=[{"name": "nop"}], datasets=[{"path": str(folder / "tasks")}], **environment)
+        path = path.rename(folder / f"{name}.json")
+        apart = ["unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        become = [*apart, "sh", "-c", f'hostname {name} && exec "$@"', "sh", sys.executable]
+        processes.append(rollout_job(become, folder, path.name))
+    outputs = [process.communicate(timeout=100)[0] for process in processes]
+    assert [rewards(folder, name) for name in ("node1", "node2")] == [[1.0], [1.0]], outputs
+    assert sum(line.startswith("sif new") for line in (folder / "calls").read_text().splitlines()) == 1
+    assert [path.suffix for path in (folder / "cache").iterdir() if path.is_file()] == [".sif"]
+
+
+def test_a_trial_whose_instance_is_killed_is_tried_again(folder: Path) -> None:
+    small_task(folder, "one", "[ -e /tmp/worked ]")
+    agents = [{"name": "works", "execute": "#!/bin/sh\nsleep 1\ntouch /tmp/worked\n"}]
+    retry = {"max_retries": 1, "min_wait_sec": 0.1}
+    job_file(folder, "again", agents=agents, datasets=[{"path": str(folder / "tasks")}], retry=retry)
+    process = rollout_job([sys.executable], folder, "job.json")
+    deadline = time.monotonic() + 60
+    while not (found := list((folder / "scratch").glob("*/*/monitor"))) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.kill(int(found[0].with_name("pid").read_text()), signal.SIGKILL)
+    output, _ = process.communicate(timeout=100)
+    assert process.returncode == 0, output
+    assert rewards(folder, "again") == [1.0]
+    assert "environment_" in output, output
+    assert list((folder / "scratch").iterdir()) == []
+
+
+@pytest.mark.parametrize("servers_too", [False, True], ids=["rollout", "everything"])
+def test_a_killed_job_leaves_nothing_after_clean(become: list[str], folder: Path, servers_too: bool) -> None:
+    small_task(folder, "slow", "true")
     mark = f"killed-{os.urandom(4).hex()}"
     agents = [{"name": "waits", "execute": "#!/bin/sh\nsleep 600\n"}]
     job_file(folder, mark, n_attempts=2, agents=agents, datasets=[{"path": str(folder / "tasks")}])

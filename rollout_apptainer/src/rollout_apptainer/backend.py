@@ -30,10 +30,11 @@ from rollout.core.protocols import (
 from rollout.core.sandbox.config import DEFAULT_WORKDIR
 from rollout.core.sandbox.environment import SandboxEnvironment
 from rollout.core.sandbox.inside import cgroups
+from rollout.core.sandbox.inside.accounts import subordinate_ids
 from rollout.core.sandbox.layers import ImageConfig
 from rollout.core.sandbox.limits import group_limits, unenforced
 from rollout.core.types import EnvironmentSpec, OutputSink, Struct
-from rollout_apptainer import gpus, namespaces, program
+from rollout_apptainer import gpus, images, namespaces, program
 from rollout_apptainer.cache import ImageCache
 from rollout_apptainer.images import Images
 from rollout_apptainer.instance import Instances, Wanted, owned, wait_for_end
@@ -101,15 +102,15 @@ class ApptainerBackend:
         return await (await self._image_store()).prepare(spec, force=force, sink=sink)
 
     async def start(self, spec: EnvironmentSpec, image: str) -> SandboxEnvironment:
-        images = await self._image_store()
+        store = await self._image_store()
         assert self._program is not None
         try:
-            await images.check(image)
+            await store.check(image)
         except StartError:
-            images.forget(image)
-            if not await self._made_anew(images, spec, image):
+            store.forget(image)
+            if not await self._made_anew(store, spec, image):
                 raise
-        config = await images.config(image)
+        config = await store.config(image)
         lent = await self._gpus.lend(spec.resources.gpus) if self._gpus is not None and spec.resources.gpus else []
         try:
             name = self._name()
@@ -136,10 +137,10 @@ class ApptainerBackend:
         def wanted(config: ImageConfig, root: Path, folder: Path) -> Wanted:
             return self._wanted(spec, config, self._name(), str(root), folder, ("--writable",), [])
 
-        images = await self._image_store()
-        if not images.packs:
+        store = await self._image_store()
+        if not store.packs:
             return None
-        return await images.snapshot(Path(image), (key, self._network(spec)), wanted, change, force=force)
+        return await store.snapshot(Path(image), (key, self._network(spec)), wanted, change, force=force)
 
     def check_elsewhere(self, spec: EnvironmentSpec, *, has_image: bool) -> None:
         if spec.resources.gpus:
@@ -284,9 +285,9 @@ class ApptainerBackend:
         if self._gpus is not None and lent:
             await self._gpus.give_back(lent)
 
-    async def _made_anew(self, images: Images, spec: EnvironmentSpec, image: str) -> bool:
+    async def _made_anew(self, store: Images, spec: EnvironmentSpec, image: str) -> bool:
         """A cached image that was damaged or removed meanwhile is made once more."""
-        return Path(image).parent == self._cache.root and await images.prepare(spec, force=False, sink=None) == image
+        return Path(image).parent == self._cache.root and await store.prepare(spec, force=False, sink=None) == image
 
     def _network(self, spec: EnvironmentSpec) -> str:
         return self._options.network or ("none" if spec.network == "none" else "host")
@@ -331,6 +332,8 @@ class ApptainerBackend:
             return
         try:
             found = program.find(self._options.program)
+            if os.geteuid() == 0 and self._options.fakeroot and subordinate_ids(0) is None:
+                raise SandboxError(f"type: apptainer: `fakeroot: true` needs {images.ROOT_IDS}")
             if os.geteuid() != 0 or self._options.fakeroot:
                 ids = namespaces.user_ids()
                 self._ids = "ranges" if ids == "all" else ids

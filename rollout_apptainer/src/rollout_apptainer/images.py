@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -13,6 +14,7 @@ from rollout.core.aio import Blocking, Once, run_shielded
 from rollout.core.errors import BuildError, ImagePullError, SandboxError, StartError
 from rollout.core.protocols import Environment
 from rollout.core.sandbox.build import ImageState, run_steps
+from rollout.core.sandbox.inside.accounts import subordinate_ids
 from rollout.core.sandbox.layers import ImageConfig
 from rollout.core.types import EnvironmentSpec, OutputSink
 from rollout_apptainer import namespaces, sif
@@ -21,6 +23,8 @@ from rollout_apptainer.instance import Instances, Wanted
 from rollout_apptainer.program import Program, complaint
 from rollout_apptainer.sources import Finder, Image
 
+ROOT_IDS = "a line `root:1000000:65536` in /etc/subuid and in /etc/subgid, and newuidmap"
+_LACKING = re.compile("Requesting capability set")
 _AGAIN = "run the job again to have it made anew"
 _FORMAT = "1"
 # Quick to make and readable everywhere; a higher level takes several times as long for a few percent.
@@ -86,9 +90,7 @@ class Images:
         if source.definition is not None:
             definition = source.definition
             key = _key("definition", spec.digest, os.uname().machine, self._owners)
-            return str(
-                await self._cache.get(key, lambda part: self._build(part, str(definition), sink, definition.parent), force=force)
-            )
+            return str(await self._cache.get(key, lambda part: self._define(part, definition, sink), force=force))
         assert source.recipe is not None and source.base is not None
         recipe = source.recipe
         found = self._finder.image(source.base, str(recipe.path), recipe.path.parent)
@@ -135,6 +137,20 @@ class Images:
             (key, force),
             lambda: self._cache.get(key, lambda part: self._build(part, image.reference, sink, None, failure), force=force),
         )
+
+    async def _define(self, part: Path, definition: Path, sink: OutputSink | None) -> None:
+        """Build a definition file. Its `%post` wants every capability, which a container's root does not have; a user namespace
+        gives them."""
+        try:
+            await self._build(part, str(definition), sink, definition.parent)
+        except BuildError as error:
+            if self._privileges or not _LACKING.search(str(error)):
+                raise
+            if subordinate_ids(0) is None:
+                raise BuildError(
+                    f"{error} (this root has not all of its rights: to build with others' takes {ROOT_IDS})"
+                ) from error
+            await self._build(part, str(definition), sink, definition.parent, privileges=("--fakeroot",))
 
     async def _build(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import re
@@ -124,7 +125,7 @@ class Instances:
             self._blocking,
             OomCounter(wanted.groups, wanted.name),
             running.end,
-            refused=lambda answer: StartError(f"commands cannot be run in the instance {wanted.name}: {answer['error']}"),
+            refused=lambda answer: StartError(_refusal(wanted.name, answer)),
             only_root=wanted.only_root,
         )
         await environment.ready()
@@ -218,6 +219,16 @@ class _Running:
                 self.server.kill()
                 self.server.wait()
         return self.monitor is None or _ended(self.monitor, _END_SEC)
+
+
+def _refusal(name: str, answer: Mapping[str, Any]) -> str:
+    text = f"commands cannot be run in the instance {name}: {answer['error']}"
+    if answer.get("errno") in (errno.EPERM, errno.EACCES):
+        text += (
+            " (this user may not enter its namespaces: a set-uid Apptainer made them, or a security module forbids it; name an "
+            "Apptainer that is not set-uid in environment.options.program)"
+        )
+    return text
 
 
 def _watch_parent(pid: int, folder: Path) -> int:

@@ -57,8 +57,13 @@ def _records(path: str, size: int) -> list[list[str]]:
 
 def subordinate_ranges(user: int) -> tuple[tuple[int, int], tuple[int, int]] | None:
     """The further user and group ids that an ordinary user may map (first, count), or None."""
+    return subordinate_ids(user) if user != 0 else None
+
+
+def subordinate_ids(user: int) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """The user and group ids that the machine gives to a user, who may be root (first, count), or None."""
     users, groups = _subordinate("/etc/subuid", user), _subordinate("/etc/subgid", user)
-    if user == 0 or users is None or groups is None or not _which("newuidmap") or not _which("newgidmap"):
+    if users is None or groups is None or not _which("newuidmap") or not _which("newgidmap"):
         return None
     return users, groups
 
