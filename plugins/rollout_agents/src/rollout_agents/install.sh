@@ -32,7 +32,7 @@ fetch() { # URL FILE
         [ "$(id -u)" = 0 ] || fail "cannot fetch $1: the image has none of curl, wget and python3"
         packages curl ca-certificates
     fi
-    if has curl; then curl -fsSL --retry 3 --connect-timeout 20 -o "$2" "$1"
+    if has curl; then curl -fsSL --retry 3 --connect-timeout 20 --speed-limit 1000 --speed-time 30 -o "$2" "$1"
     elif has wget; then wget -q -T 30 -O "$2" "$1"
     else python3 -c 'import shutil, sys, urllib.request as r; shutil.copyfileobj(r.urlopen(sys.argv[1], timeout=60), open(sys.argv[2], "wb"))' "$1" "$2"
     fi
@@ -130,7 +130,7 @@ npm_agent() { # PACKAGE COMMAND MAJOR: an agent that is an npm package, for Node
     # An npm that refuses packages' own installers is told which one it may run.
     echo "{\"private\": true, \"allowScripts\": {\"$1\": true}}" > "$prefix/lib/$2/package.json"
     PATH="$node_bin:$PATH" "$node_bin/npm" install --prefix "$prefix/lib/$2" --no-audit --no-fund --no-progress --no-update-notifier \
-        --fetch-retries 2 --fetch-retry-mintimeout 1000 --fetch-retry-maxtimeout 5000 --cache "$prefix/npm-cache" "$1@$version"
+        --fetch-timeout 90000 --fetch-retries 3 --fetch-retry-mintimeout 1000 --fetch-retry-maxtimeout 5000 --cache "$prefix/npm-cache" "$1@$version"
     rm -rf "$prefix/npm-cache"
     [ -e "$prefix/lib/$2/node_modules/.bin/$2" ] || fail "the package $1 has no command $2"
     finish "$2" "$2" "$prefix/lib/$2/node_modules/.bin/$2" "$node_bin"
