@@ -60,6 +60,7 @@ OTHERS = {
     "pi": RealAgent("anthropic/claude-sonnet-4-5"),
     "kimi": RealAgent("scripted"),
     "copilot": RealAgent("scripted", "/v1"),
+    "cline": RealAgent("openai-native/scripted", "/v1"),
 }
 """Those that are tried where ROLLOUT_ALL_AGENTS is set."""
 ALL = AGENTS | OTHERS
@@ -121,6 +122,7 @@ def script(question: Question) -> Say | ToolUse:
             ("exec_command", {"cmd": command}),
             ("shell_command", {"command": command}),
             ("shell", {"command": ["bash", "-lc", command]}),
+            ("run_commands", {"commands": [command]}),
         ),
     )
 

@@ -15,6 +15,7 @@ from rollout.core.atif import decode_atif
 from rollout_agents.readers import (
     read_aider,
     read_claude,
+    read_cline,
     read_codex,
     read_copilot,
     read_gemini,
@@ -25,7 +26,7 @@ from rollout_agents.readers import (
 )
 
 ALL = [
-    *(read_claude, read_codex, read_gemini, read_opencode, read_mini_swe_agent, read_pi),
+    *(read_claude, read_codex, read_gemini, read_opencode, read_mini_swe_agent, read_pi, read_cline),
     pytest.param(lambda log: read_aider(log, log), id="read_aider"),
     pytest.param(lambda log: read_kimi(log, [log, log]), id="read_kimi"),
     pytest.param(lambda log: read_copilot(log, log), id="read_copilot"),
@@ -222,6 +223,23 @@ def test_copilot() -> None:
     assert reading.steps[1].action == {"id": "c", "name": "bash", "arguments": {"command": "ls"}}
     assert reading.steps[1].observation == "a"
     assert reading.usage == Usage(input_tokens=200, output_tokens=40, cached_tokens=20)
+
+
+def test_cline() -> None:
+    tool = {"contentType": "tool", "toolName": "run_commands", "toolCallId": "c"}
+    events = [
+        {"type": "content_start", "contentType": "text", "text": "Lo", "accumulated": "Lo"},
+        {"type": "content_end", "contentType": "text", "text": "Look."},
+        {"type": "content_start", **tool, "input": {"commands": ["ls"]}},
+        {"type": "content_end", **tool, "output": "a"},
+    ]
+    usage = {"inputTokens": 200, "outputTokens": 40, "cacheReadTokens": 20, "totalCost": 0.5}
+    log = lines(*({"type": "agent_event", "event": event} for event in events), {"type": "run_result", "usage": usage})
+    reading = read_cline(log)
+    assert [step.model_response for step in reading.steps] == ["Look.", ""]
+    assert reading.steps[1].action == {"id": "c", "name": "run_commands", "arguments": {"commands": ["ls"]}}
+    assert reading.steps[1].observation == "a"
+    assert reading.usage == Usage(input_tokens=200, output_tokens=40, cached_tokens=20, cost_usd=0.5)
 
 
 def test_what_was_cached_is_counted_once() -> None:

