@@ -23,7 +23,7 @@ class TestAttacksAsUser(AttackSuite):
     environment = {"type": "local"}
     levels = ("default", "separate")
     # Folders of the machine that belong to somebody else cannot be written to.
-    but = {("sitecustomize", "default"): ("held",), ("pth", "default"): ("held",)}
+    but = {(name, "default"): ("held",) for name in ("sitecustomize", "pth", "pytest-plugin")}
 
 
 @pytest.mark.needs("local-user")

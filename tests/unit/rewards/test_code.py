@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import sys
@@ -13,8 +14,12 @@ import pytest
 
 pytest.importorskip("rollout_rewards")
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from rollout.core.errors import CommandTimeoutError, VerifierError
 from rollout.core.types import Command, ExecResult, VerifyResult
+from rollout_rewards.inside.wire import Peer
 from unit.rewards.programs import ATTACKS, CHECK, RIGHT, WORKS
 from unit.rewards.views import score, view
 
@@ -81,6 +86,49 @@ async def test_what_only_sharing_allows_is_said(tmp_path: Path) -> None:
 async def test_a_test_that_says_nothing_is_an_error(tmp_path: Path, test: str, fault: str) -> None:
     with pytest.raises(VerifierError, match=fault):
         await judged(tmp_path, RIGHT, test)
+
+
+plain = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary()
+    | st.complex_numbers(allow_nan=False)
+    | st.decimals(allow_nan=False)
+    | st.fractions(),
+    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text() | st.integers(), inner),
+    max_leaves=10,
+)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=10,
+)
+
+
+@given(plain)
+def test_plain_values_cross_as_they_are(value: Any) -> None:
+    peer = Peer(-1, -1)
+    crossed = peer.decode(json.loads(json.dumps(peer.encode(value))))
+    assert (crossed, type(crossed)) == (value, type(value))
+
+
+@given(
+    st.sampled_from(["l", "t", "s", "z", "d", "b", "c", "D", "F", "g", "i", "f", "own", "remote", "pulled", "e", "x"]),
+    json_values,
+)
+def test_whatever_a_program_sends_is_a_value_or_an_exception(mark: str, value: Any) -> None:
+    """Never one of its own making: what it calls an object is an object that is asked over the wire."""
+    for said in (value, [mark, value], [mark, value, value], [mark]):
+        try:
+            made = Peer(-1, -1).decode(said)
+        except Exception:  # noqa: BLE001 - it fails the test that asked
+            continue
+        assert type(made).__module__ in ("builtins", "decimal", "fractions", "rollout_rewards.inside.wire")
+        if isinstance(made, type):
+            assert issubclass(made, Exception)
 
 
 async def test_a_program_of_roots_verifier_runs_as_nobody(tmp_path: Path) -> None:

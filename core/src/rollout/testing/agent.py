@@ -26,7 +26,7 @@ from rollout.core.errors import AgentInstallError, EnvironmentLostError, PluginE
 from rollout.core.plugins import find
 from rollout.core.protocols import API_VERSION, Agent, AgentSession, BackendContext, Environment, EnvironmentBackend
 from rollout.core.trial.script import interpreter
-from rollout.core.types import AgentTurn, Command, ExecResult
+from rollout.core.types import AgentTurn, Command, ExecResult, TaskFault, TaskOutline
 from rollout.testing.fakes import FakeEnvironment, FakeWorld
 from rollout.testing.suite import KnownFailures, Output, agent_context, environment_spec, leaks
 
@@ -104,6 +104,16 @@ class AgentSuite(KnownFailures):
 
     async def test_options_have_a_schema(self) -> None:
         assert msgspec.json.schema(self.agent.options_type)
+
+    async def test_what_speaks_against_a_task_is_said_and_not_raised(self, tmp_path: Path) -> None:
+        """Before a job starts nothing may be there yet, and the agent may be asked about a folder that lacks everything."""
+        ask = getattr(self.agent, "task_faults", lambda options, task: ())
+        options = msgspec.convert(self.options, self.agent.options_type, strict=False)
+        self.make(_Sandbox(), tmp_path)
+        assert list(ask(options, TaskOutline(directory=tmp_path / "task"))) == []
+        for fault in ask(options, TaskOutline(directory=tmp_path / "nothing")):
+            assert isinstance(fault, TaskFault)
+            assert len(str(fault).splitlines()) == 1
 
     async def test_making_one_does_nothing(self, tmp_path: Path) -> None:
         sandbox = _Sandbox()

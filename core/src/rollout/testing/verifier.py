@@ -23,7 +23,7 @@ import pytest
 
 from rollout.core.errors import EnvironmentLostError, VerifierError
 from rollout.core.protocols import API_VERSION, TrialView, Verifier
-from rollout.core.types import VerifyResult
+from rollout.core.types import TaskFault, TaskOutline, VerifyResult
 from rollout.testing.fakes import FakeEnvironment, FakeWorld, hanging
 from rollout.testing.suite import KnownFailures, Output, environment_spec, leaks, trial_view
 
@@ -81,6 +81,16 @@ class VerifierSuite(KnownFailures):
         assert right.reward is not None
         assert wrong.reward is not None
         assert right.reward > wrong.reward
+
+    async def test_what_speaks_against_a_task_is_said_and_not_raised(self, tmp_path: Path) -> None:
+        """Before a job starts nothing may be there yet, and the verifier may be asked about a folder that lacks everything."""
+        ask = getattr(self.make(), "task_faults", lambda task: ())
+        view, _ = self.view("right", tmp_path)
+        assert list(ask(TaskOutline(directory=view.task_directory, env={"JUDGE_API_KEY": _SECRET}))) == []
+        for fault in ask(TaskOutline(directory=tmp_path / "nothing", env={"JUDGE_API_KEY": _SECRET})):
+            assert isinstance(fault, TaskFault)
+            assert len(str(fault).splitlines()) == 1
+            assert _SECRET not in str(fault)
 
     @pytest.mark.parametrize("work", ["right", "wrong"])
     async def test_rewards_are_finite_numbers(self, work: Work, tmp_path: Path) -> None:
