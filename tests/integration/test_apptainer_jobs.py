@@ -19,6 +19,7 @@ import pytest
 
 import rollout
 import rollout_apptainer
+from pages import blocks
 from require import APPTAINER, require, unavailable
 from rollout.core.errors import EnvironmentLostError
 from rollout.core.protocols import BackendContext
@@ -212,6 +213,47 @@ def test_a_trial_whose_instance_is_killed_is_tried_again(folder: Path) -> None:
     assert rewards(folder, "again") == [1.0]
     assert "environment_" in output, output
     assert list((folder / "scratch").iterdir()) == []
+
+
+def test_the_recipe_of_the_documentation_works_without_root_and_network(folder: Path) -> None:
+    """Its files as they stand, as an ordinary user: built on a login node, run on nodes that have no network."""
+    written = {block.title: block.text for block in reversed(blocks()) if block.page == "docs/hpc.md" and block.title}
+    for title, text in written.items():
+        (folder / title).write_text(text)
+    other = [block.text for block in blocks() if block.page == "docs/hpc.md" and block.title == "job.yaml"][1]
+    (folder / "other.yaml").write_text(other + "agents: [{name: oracle}]\ndatasets: [{path: others}]\n")
+    for number, base in enumerate(["debian:trixie-slim"] * 3 + ["python:3.12-bookworm"]):
+        name = f"t{number}"
+        small_task(folder, name, "[ -e /app/solved ]", Dockerfile=f"FROM {base}\nWORKDIR /app\nRUN echo {number} > built\n")
+        (folder / "tasks" / name / "solution").mkdir()
+        (folder / "tasks" / name / "solution" / "solve.sh").write_text("#!/bin/sh\ncp /app/built /app/solved\n")
+    (folder / "others").mkdir()
+    (folder / "tasks" / "t3").rename(folder / "others" / "t3")
+    (folder / "images").mkdir()
+    for image in ("debian_trixie-slim", "our-python"):
+        (folder / "images" / f"{image}.sif").symlink_to(APPTAINER / "small.sif")
+    become = python_of("user")
+    (folder / "rollout").write_text(f'#!/bin/sh\nexec {" ".join(become)} -m rollout "$@"\n')
+    (folder / "rollout").chmod(0o755)
+    path = f"PATH={folder}:{APPTAINER}/usr/bin:{os.environ['PATH']}"
+    offline = ["unshare", "--net"] if os.geteuid() == 0 else []
+
+    def run(*command: str) -> None:
+        done = subprocess.run(
+            ["env", path, f"TMPDIR={folder}", *command], cwd=folder, capture_output=True, text=True, timeout=100
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    prepare = next(block.text for block in blocks() if block.page == "docs/hpc.md" and "--agent nop" in block.text)
+    run("sh", "-ec", prepare)
+    built = {file.name: file.stat().st_ino for file in (folder / "cache").glob("*.sif")}
+    assert len(built) == 3
+    for index in ("0", "1"):
+        run(*offline, "env", f"SLURM_ARRAY_TASK_ID={index}", "SLURM_ARRAY_TASK_COUNT=2", "bash", "array.sh")
+    assert rewards(folder, "part-0") + rewards(folder, "part-1") == [1.0] * 3
+    assert {file.name: file.stat().st_ino for file in (folder / "cache").glob("*.sif")} == built
+    run(*offline, "rollout", "other.yaml", "--name", "other")
+    assert rewards(folder, "other") == [1.0]
 
 
 @pytest.mark.parametrize("servers_too", [False, True], ids=["rollout", "everything"])
