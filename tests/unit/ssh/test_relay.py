@@ -74,7 +74,7 @@ class PipeWire:
 
 
 def config(folder: Path, **changes: Any) -> dict[str, Any]:
-    return {"job": "unit", "folder": str(folder), "share": [], "mask": [], "rootfs": None, **changes}
+    return {"job": "unit", "folder": str(folder), "share": [], "mask": [], "programs": [], "rootfs": None, **changes}
 
 
 @given(FRAMES, st.lists(st.integers(0, 5000)))
@@ -223,4 +223,6 @@ def test_values_and_arguments_reach_a_command_unchanged_and_no_command_line(valu
 @pytest.mark.parametrize("name", ["A.B", "1A", "A-B", ""])
 def test_a_variable_that_no_shell_can_hold_is_an_error(name: str) -> None:
     with pytest.raises(ValueError, match="cannot set the variable"):
-        scripts.run(["true"], mark="m", token="t", group="", env={name: "x"}, workdir="/", cwd=None, user=None, net=None)
+        scripts.run(
+            ["true"], mark="m", token="t", groups=(), file_bytes=None, env={name: "x"}, workdir="/", cwd=None, user=None, net=None
+        )
