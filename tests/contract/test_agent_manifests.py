@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import tomllib
 from importlib import import_module
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import real_agents
 from integration.jobs import rollout, write_job, write_task
+from pages import blocks
 from rollout import ConfigError, PluginError
 from rollout.testing import AgentSuite
 from rollout_agents import ManifestAgent, ManifestOptions, agent_from, manifests
 from rollout_agents.agent import FileAgent, FileOptions, execute_script, install_script
 from rollout_agents.manifest import decode_manifest
 
+SHELLS = [shell for shell in (["dash"], ["bash"], ["busybox", "sh"]) if shutil.which(shell[0])]
+PACKAGE_MANAGERS = {
+    "apk": "apk add --no-cache curl ca-certificates",
+    "apt-get": "apt-get install -q -y --no-install-recommends curl ca-certificates",
+    "dnf": "dnf install -y -q curl ca-certificates",
+    "microdnf": "microdnf install -y curl ca-certificates",
+    "yum": "yum install -y -q curl ca-certificates",
+}
+"""To the last of its commands that brings curl."""
 SECRET = "sk-Zq81-not-a-real-key-7Hd2"
 
 
@@ -44,10 +57,9 @@ def test_scripts_are_posix_and_shellcheck_finds_nothing(name: str, tmp_path: Pat
     for file, text in scripts.items():
         path = tmp_path / file
         path.write_text(text)
-        for shell in ("dash", "bash"):
-            if shutil.which(shell):
-                done = subprocess.run([shell, "-n", str(path)], capture_output=True, text=True, check=False)
-                assert done.returncode == 0, done.stderr
+        for shell in SHELLS:
+            done = subprocess.run([*shell, "-n", str(path)], capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
         if shutil.which("shellcheck"):
             argv = ["shellcheck", "--shell=sh", "--severity=error", str(path)]
             done = subprocess.run(argv, capture_output=True, text=True, check=False)
@@ -92,6 +104,71 @@ def test_an_installation_is_shared_whatever_is_secret(name: str) -> None:
     script = install_script(agent.manifest)
     variables = {variable for entry in agent.manifest.requires_env for variable in entry.split("|")}
     assert not [variable for variable in variables if variable in script], "an installer has no use for keys"
+
+
+def functions(folder: Path, shell: list[str], script: str, **commands: str) -> subprocess.CompletedProcess[str]:
+    """The installer's functions at work, as root, in an image that has these commands and the usual ones beside them."""
+    programs = folder / "bin"
+    programs.mkdir()
+    usual = ("mkdir", "cat", "chmod", "mv", "rm", "dirname", "uname", "ln", "tar", "gzip", "rmdir")
+    for name in usual:
+        (programs / name).symlink_to(shutil.which(name) or "")
+    for name, text in {"id": "echo 0", **commands}.items():
+        (programs / name).write_text(f"#!/bin/sh\n{text}\n")
+        (programs / name).chmod(0o755)
+    text = (files("rollout_agents") / "install.sh").read_text("utf-8").replace("prefix=/opt/rollout", f"prefix={folder}/opt")
+    argv = [shutil.which(shell[0]) or "", *shell[1:], "-c", f"{text}\nversion=1.0\n{script}"]
+    return subprocess.run(argv, env={"PATH": str(programs), "HOME": str(folder)}, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("manager", PACKAGE_MANAGERS)
+@pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
+def test_an_image_without_curl_gets_it_from_its_package_manager(tmp_path: Path, shell: list[str], manager: str) -> None:
+    log = tmp_path / "log"
+    fake = f'echo {manager} "$@" >> {log}\nif [ "$1" != update ]; then printf \'#!/bin/sh\\n\' > {tmp_path}/bin/curl; '
+    fake += f"chmod 755 {tmp_path}/bin/curl; fi"
+    done = functions(tmp_path, shell, "packages curl ca-certificates && has curl && say there", **{manager: fake})
+    assert done.returncode == 0, done.stderr
+    assert log.read_text().splitlines()[-1] == PACKAGE_MANAGERS[manager]
+    assert "install: there" in done.stdout
+
+
+def test_a_user_without_rights_and_an_unknown_system_are_told_what_is_missing(tmp_path: Path) -> None:
+    for name, commands, said in (
+        ("user", {"id": "echo 1000"}, "needs git, and only root can install it"),
+        ("other", {}, "needs git, and the image has no package manager that is known"),
+    ):
+        (tmp_path / name).mkdir()
+        done = functions(tmp_path / name, SHELLS[0], "packages git", **commands)
+        assert (done.returncode, said in done.stderr) == (1, True), done.stderr
+
+
+@pytest.mark.parametrize(("wanted", "is_taken"), [("20", True), ("22", True), ("22.14", True), ("22.15", False), ("24", False)])
+def test_the_node_of_an_image_is_taken_when_it_is_new_enough(tmp_path: Path, wanted: str, is_taken: bool) -> None:
+    if shutil.which("node") is None:
+        pytest.skip("there is no node to compare versions with")
+    node = f"exec {shutil.which('node')} -e \"Object.defineProperty(process.versions, 'node', {{value: '22.14.1'}}); $2\""
+    script = f'find_node {wanted} && echo "taken: $node_bin"'
+    fetched = {"curl": "exit 22", "apt-get": "exit 1"}
+    done = functions(tmp_path, ["dash"], script, node=node, npm="true", **fetched)
+    assert (f"taken: {tmp_path}/bin" in done.stdout) == is_taken, done.stdout + done.stderr
+    assert is_taken or "cannot fetch Node" in done.stderr
+
+
+def test_the_manifest_of_the_documentation_is_one_of_ten_lines() -> None:
+    [block] = [block for block in blocks() if block.title == "my-agent.toml"]
+    manifest = decode_manifest(tomllib.loads(block.text), "docs")
+    assert manifest.name == "my-agent"
+    assert len(block.text.splitlines()) <= 10
+    FileAgent.agent_env(FileOptions(manifest=tomllib.loads(block.text)), {"MY_AGENT_API_KEY": SECRET}, {})
+
+
+@pytest.mark.parametrize("name", manifests.names())
+def test_what_is_said_of_an_agent_is_backed_by_a_test(name: str) -> None:
+    """Solved a task: one of those that the tests take, or tell to take."""
+    manifest = agent_of(name).manifest
+    assert (manifest.verified == "task") == (name in real_agents.ALL)
+    assert manifest.version != "latest" or manifest.verified == "no"
 
 
 def test_a_manifest_with_an_unknown_key_is_refused() -> None:
