@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,12 @@ def write(folder: Path, *, top: str = "", first: str = "", second: str = "", **f
             path = folder / "tasks/one" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content)
+
+
+def set_verifier(folder: Path, text: str) -> None:
+    """Add to `[steps.verifier]` of the first step."""
+    toml = folder / "tasks/one/task.toml"
+    toml.write_text(toml.read_text().replace("[steps.verifier]\n", f"[steps.verifier]\n{text}\n"))
 
 
 def run(folder: Path, *, execute: str | None = None, status: int = 0, **job: Any) -> tuple[Path, Any]:
@@ -144,11 +151,36 @@ def test_what_a_step_lacks_is_a_fault_of_the_task(tmp_path: Path, files: dict[st
     assert fault in done.stderr
 
 
-def test_steps_and_a_separate_verifier_are_refused(tmp_path: Path) -> None:
-    write(tmp_path)
-    done = rollout(tmp_path, write_job(tmp_path, {"isolation": "separate"}))
-    assert done.returncode == 2
-    assert "a task with steps cannot be verified with `isolation: separate`" in done.stderr
+def test_a_step_is_verified_apart_while_the_agents_environment_goes_on(tmp_path: Path) -> None:
+    """The first step is verified in a fresh environment that sees its artifacts alone, the second where the agent worked."""
+    look = "#!/bin/bash\n. /tests/helper.sh\nls -A /app; cat /tmp/agents 2>&1\n"
+    files = {"tests/test.sh": look + "check one 1 1\n", "steps/second/tests/test.sh": look + "check two 2 1\n"}
+    write(tmp_path, first='artifacts = ["one"]\n', **files)
+    set_verifier(tmp_path, 'environment_mode = "separate"')
+    trial, result = run(tmp_path, execute="echo 1 > one; echo 2 > two; echo here >> /tmp/agents")
+    assert [step["reward"] for step in result["steps"]] == [1.0, 1.0]
+    first = (trial / "steps/first/verifier/stdout.txt").read_text()
+    assert first == "one\ncat: /tmp/agents: No such file or directory\n"
+    assert (trial / "steps/second/verifier/stdout.txt").read_text().endswith("here\nhere\n")
+    assert (trial / "steps/first/logs/verifier/reward.txt").read_text() == "1\n"
+
+
+def test_a_job_may_have_all_steps_verified_apart(tmp_path: Path) -> None:
+    write(tmp_path, top='artifacts = ["/app"]')
+    _, result = run(tmp_path, isolation="separate")
+    assert (result["status"], result["reward"]) == ("scored", 0.75)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can choose users")
+def test_a_step_has_users_and_a_network_of_its_own(tmp_path: Path) -> None:
+    first = '[steps.agent]\nuser = "nobody"\nnetwork_mode = "no-network"\n'
+    write(tmp_path, first=first, **{"tests/test.sh": "#!/bin/bash\nid -un\necho 1 > /logs/verifier/reward.txt\n"})
+    set_verifier(tmp_path, 'user = "daemon"')
+    ask = "import urllib.request as r\ntry: r.urlopen('http://x.invalid:1/')\nexcept OSError as error: print(error.code)"
+    trial, _ = run(tmp_path, execute=f'id -un; python3 -c "{ask}"')
+    assert (trial / "steps/first/agent/stdout.txt").read_text() == "nobody\n403\n"
+    assert (trial / "steps/second/agent/stdout.txt").read_text() == "root\n502\n"
+    assert (trial / "steps/first/verifier/stdout.txt").read_text() == "daemon\n"
 
 
 def test_a_set_of_tasks_with_steps_is_proven_by_oracle_and_nop(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ _MODULES = {
     "rollout.core.job.results": "JobResult",
     "rollout.core.job.scheduler": "JobOutcome",
     "rollout.core.protocols": (
-        "API_VERSION Agent AgentContext AgentSession BackendContext ContainerCommands DOCKER_IMAGE EXEC_USER Environment "
+        "API_VERSION Agent AgentContext AgentSession BESIDE BackendContext ContainerCommands DOCKER_IMAGE EXEC_USER Environment "
         "EnvironmentBackend Executor GPUS LIVE_STDIO Metric NETWORK_ALLOWLIST NETWORK_NONE NETWORK_SWITCH NoOptions "
         "PortableBackend Process PythonCall RegistryContext RegistrySource RewardFunc SNAPSHOT SharedProcesses "
         "ServicesEnvironment SnapshotBackend SwitchableEnvironment TrialView Verifier"

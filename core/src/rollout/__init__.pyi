@@ -84,6 +84,7 @@ from rollout.core.job.planner import PlanOptions as PlanOptions
 from rollout.core.job.results import JobResult as JobResult
 from rollout.core.job.scheduler import JobOutcome as JobOutcome
 from rollout.core.protocols import API_VERSION as API_VERSION
+from rollout.core.protocols import BESIDE as BESIDE
 from rollout.core.protocols import DOCKER_IMAGE as DOCKER_IMAGE
 from rollout.core.protocols import EXEC_USER as EXEC_USER
 from rollout.core.protocols import GPUS as GPUS

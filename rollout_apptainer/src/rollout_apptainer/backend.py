@@ -17,6 +17,7 @@ from rollout.core.aio import Blocking
 from rollout.core.errors import ResourceError, SandboxError, StartError, TaskError
 from rollout.core.protocols import (
     API_VERSION,
+    BESIDE,
     DOCKER_IMAGE,
     EXEC_USER,
     GPUS,
@@ -81,7 +82,7 @@ class ApptainerBackend:
 
     @property
     def capabilities(self) -> frozenset[str]:
-        found = {LIVE_STDIO, NETWORK_NONE, DOCKER_IMAGE, SNAPSHOT}
+        found = {BESIDE, LIVE_STDIO, NETWORK_NONE, DOCKER_IMAGE, SNAPSHOT}
         if self._ids != "one":
             found.add(EXEC_USER)
         if self._gpus is not None:

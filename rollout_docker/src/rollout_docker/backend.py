@@ -10,6 +10,7 @@ from rollout.core.errors import EnvironmentLostError, SandboxError, TeardownErro
 from rollout.core.pool import Lease
 from rollout.core.protocols import (
     API_VERSION,
+    BESIDE,
     DOCKER_IMAGE,
     EXEC_USER,
     GPUS,
@@ -55,6 +56,8 @@ class DockerBackend:
     @property
     def capabilities(self) -> frozenset[str]:
         found = {EXEC_USER, LIVE_STDIO, NETWORK_NONE, NETWORK_ALLOWLIST, NETWORK_SWITCH, DOCKER_IMAGE, SNAPSHOT, SERVICES}
+        if not self._options.hosts:
+            found.add(BESIDE)  # where hosts have slots, trials that each hold one could wait for each other's
         if self._found is not None and any("nvidia" in host.engine.runtimes for host in self._found.found):
             found.add(GPUS)
         return frozenset(found)

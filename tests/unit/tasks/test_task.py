@@ -108,7 +108,7 @@ def test_a_configuration_that_cannot_be_read_is_a_fault_of_one_line(text: str, f
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('[verifier.environment]\n[[steps]]\nname = "one"\n', "a separate verifier of steps"),
+        ('[[steps]]\nname = "one"\n[steps.verifier.environment]\ndocker_image = "x"\n', "steps.verifier.environment"),
         ('[environment]\nos = "windows"\n', "windows"),
     ],
 )

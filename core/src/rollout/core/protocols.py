@@ -48,6 +48,7 @@ NETWORK_ALLOWLIST = "network_allowlist"  # EnvironmentSpec.network == "allowlist
 NETWORK_SWITCH = "network_switch"  # environments with `later_networks` are `SwitchableEnvironment`s
 GPUS = "gpus"  # Resources.gpus is honoured
 SERVICES = "services"  # tasks of several services can be started; their environments are `ServicesEnvironment`s
+BESIDE = "beside"  # a trial that holds an environment can have a second one started
 SNAPSHOT = "snapshot"  # SnapshotBackend.snapshot works
 
 

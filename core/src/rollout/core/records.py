@@ -128,6 +128,16 @@ class StepSpec(Struct, frozen=True, kw_only=True):
     """Reward key to the least that the next step is worth trying with."""
     healthcheck: Healthcheck | None = None
     artifacts: tuple[Artifact, ...] = ()
+    isolation: Isolation | None = None
+    """Instead of the trial's: `separate` verifies the step's artifacts in a fresh environment, while its own goes on."""
+    agent_user: str | None = None
+    """Instead of the trial's."""
+    verifier_user: str | None = None
+    """Instead of the trial's."""
+    agent_network: NetworkAccess | None = None
+    """Instead of the task's."""
+    verifier_network: NetworkAccess | None = None
+    """Instead of the task's."""
 
 
 StepStrategy = Literal["mean", "final"]

@@ -19,6 +19,7 @@ from rollout.core.egress.access import accesses
 from rollout.core.errors import SandboxError, StartError, TaskError
 from rollout.core.protocols import (
     API_VERSION,
+    BESIDE,
     EXEC_USER,
     LIVE_STDIO,
     NETWORK_ALLOWLIST,
@@ -85,7 +86,7 @@ class LocalBackend:
 
     @property
     def capabilities(self) -> frozenset[str]:
-        found = {LIVE_STDIO, NETWORK_NONE, NETWORK_ALLOWLIST, NETWORK_SWITCH, SNAPSHOT}
+        found = {BESIDE, LIVE_STDIO, NETWORK_NONE, NETWORK_ALLOWLIST, NETWORK_SWITCH, SNAPSHOT}
         if self._launched.ids != "one" if self._launched else os.geteuid() == 0 or subordinate_ranges(os.geteuid()) is not None:
             found.add(EXEC_USER)
         return frozenset(found)

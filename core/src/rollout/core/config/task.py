@@ -127,6 +127,11 @@ class TaskSolutionConfig(Struct, frozen=True, kw_only=True):
 class StepAgentConfig(Struct, frozen=True, kw_only=True):
     timeout_sec: Timeout | None = None
     """Seconds for the agent in this step; the task's when unset."""
+    user: str | int | None = None
+    """Work as this user in this step; the task's when unset."""
+    network_mode: str | None = None
+    """While the agent works on this step; as the task says when unset."""
+    allowed_hosts: list[str] = []
 
 
 class StepVerifierConfig(Struct, frozen=True, kw_only=True):
@@ -134,7 +139,14 @@ class StepVerifierConfig(Struct, frozen=True, kw_only=True):
     """Seconds for the step's tests; the task's when unset."""
     env: dict[str, str] = {}
     """Variables for the step's tests, over the task's."""
+    user: str | int | None = None
+    """Run the step's tests as this user; the task's when unset."""
+    network_mode: str | None = None
+    """While the step's tests run; as the task says when unset."""
+    allowed_hosts: list[str] = []
     environment_mode: Literal["shared", "separate"] | None = None
+    """`separate`: verify the step's artifacts in a fresh environment, while the agent's waits. As the task says when unset."""
+    environment: TaskEnvironmentConfig | None = None
 
 
 class StepConfig(Struct, frozen=True, kw_only=True):
@@ -196,8 +208,9 @@ class TaskConfig(Struct, frozen=True, kw_only=True):
     def unsupported(self) -> list[str]:
         """What the task asks for that would change its meaning if it were ignored, and that no part of Rollout does yet."""
         wanted = {
-            "a separate verifier of steps": self.steps
-            and (self.separate_verifier or any(step.verifier.environment_mode == "separate" for step in self.steps)),
+            "steps.verifier.environment, a step's own (the task's [verifier.environment] will do)": any(
+                step.verifier.environment is not None for step in self.steps
+            ),
             "environment.tpu": self.environment.tpu,
             f'environment.os = "{self.environment.os}"': self.environment.os != "linux",
         }

@@ -116,7 +116,7 @@ class Relay:
             kept = [line for line in lines[1:-2] if line.partition(":")[0].strip().lower() not in _DROPPED]
             path = (url.path or "/") + (f"?{url.query}" if url.query else "")
             head = "\r\n".join([f"{method} {path} {version}", *kept, "Connection: close", "", ""])
-            await self._pass_on(reader, writer, host, port, head.encode("latin-1"))
+            await self._pass_on(reader, writer, host, port, head.encode("latin-1"), greeting=b"")
 
     async def _pass_on(
         self,
@@ -125,16 +125,16 @@ class Relay:
         host: str,
         port: int,
         head: bytes,
-        greeting: bytes = b"",
+        greeting: bytes | None = None,
     ) -> None:
         try:
             there_reader, there = await asyncio.wait_for(self._connect(host, port), _CONNECT_SEC)
         except (TimeoutError, OSError) as error:
-            if greeting:
+            if greeting is not None:
                 await _say(writer, 502, "Bad Gateway", f"{host}:{port} cannot be reached: {error or 'it does not answer'}")
             return
         try:
-            writer.write(greeting)
+            writer.write(greeting or b"")
             there.write(head)
             ways = [asyncio.ensure_future(_copy(reader, there)), asyncio.ensure_future(_copy(there_reader, writer))]
             try:

@@ -30,6 +30,7 @@ from rollout.core.job.store import CONFIG, JobStore, read_json
 from rollout.core.job.task_planner import TaskPlanner, fingerprint_of
 from rollout.core.plugins import Plugin, decode_options, find, named, versions
 from rollout.core.protocols import (
+    BESIDE,
     DOCKER_IMAGE,
     EXEC_USER,
     GPUS,
@@ -471,6 +472,11 @@ class _Planner:
         services = {item.service for item in task.spec.artifacts} | {hook.service for hook in task.spec.collect}
         services.discard(MAIN_SERVICE)
         named_users = (users | {task.verifier.user}) - {None}
+        for step in task.spec.steps:
+            named_users |= {step.agent_user, step.verifier_user} - {None}
+            if own_user and step.agent_user is not None:
+                raise TaskError(f"`isolation: {task.isolation}` has one user for the agent, and step {step.name} names another")
+        beside = any((step.isolation or task.isolation) == "separate" for step in task.spec.steps)
         has = backend.capabilities
         for environment in task.environments:
             separation = f"keep the agent from the verifier with `isolation: {task.isolation}`"
@@ -483,6 +489,7 @@ class _Planner:
                     "change the network between the start of the environment, the agent and the verifier",
                 ),
                 GPUS: (environment.resources.gpus, "give GPUs to a trial"),
+                BESIDE: (beside, "start a second environment, for the verifier of a step, while the agent's goes on"),
                 SERVICES: (services, f"start the service {', '.join(sorted(services))}"),
                 DOCKER_IMAGE: (
                     environment.docker_image and not environment.directory,

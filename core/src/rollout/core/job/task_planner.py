@@ -12,7 +12,15 @@ import msgspec
 
 from rollout.core.config.dataset import DatasetFile
 from rollout.core.config.job import EnvironmentConfig, JobConfig
-from rollout.core.config.task import StepConfig, TaskAgentConfig, TaskConfig, TaskEnvironmentConfig, TaskVerifierConfig
+from rollout.core.config.task import (
+    StepAgentConfig,
+    StepConfig,
+    StepVerifierConfig,
+    TaskAgentConfig,
+    TaskConfig,
+    TaskEnvironmentConfig,
+    TaskVerifierConfig,
+)
 from rollout.core.egress.rules import Rules
 from rollout.core.episodes import Task
 from rollout.core.errors import TaskError, UsageError
@@ -20,7 +28,7 @@ from rollout.core.job.planned import PlannedTask
 from rollout.core.job.planned_rows import PlannedRows
 from rollout.core.plugins import find
 from rollout.core.quantity import parse_bytes, parse_cpus
-from rollout.core.records import StepSpec, TaskSetup, TaskSpec, Timeouts, VerifierSpec
+from rollout.core.records import Isolation, StepSpec, TaskSetup, TaskSpec, Timeouts, VerifierSpec
 from rollout.core.tasks.dataset_folder import DATASET, read_dataset_folder
 from rollout.core.tasks.rows import RowDataset
 from rollout.core.tasks.task import CONFIG, LoadedTask, load_task
@@ -30,6 +38,8 @@ from rollout.core.tasks.view import lifts, of_row
 from rollout.core.trial.deadlines import effective_timeout
 from rollout.core.trial.isolation import AGENT_USER, OWN_USER, stricter
 from rollout.core.types import EnvironmentSpec, Network, NetworkAccess, Resources
+
+_Networked = TaskEnvironmentConfig | TaskAgentConfig | TaskVerifierConfig | StepAgentConfig | StepVerifierConfig
 
 FindVerifier = Callable[[str, Mapping[str, Any]], Any]
 """Name and options to the verifier, the same one for the same options. Raises UsageError and its kinds."""
@@ -156,17 +166,17 @@ class TaskPlanner:
             build_timeout_sec=config.environment.build_timeout_sec * job.timeout_multiplier,
         )
         isolation = stricter(job.isolation, "separate" if config.separate_verifier else "default")
+        steps = tuple(self._step(config, step) for step in config.steps)
         separate = None
-        if isolation == "separate":
+        if "separate" in {isolation, *(step.isolation for step in steps)}:
             separate = self._verifier_environment(config, environment, declared.tests or Path(spec.path) / "tests")
         agent_network = self._access(config.agent) if config.agent.network_mode is not None else None
         verifier_network = None
         if config.verifier.network_mode is not None and isolation != "separate":
             verifier_network = self._access(config.verifier, extra=False)
-        environment = _with_later(environment, agent_network, verifier_network)
+        of_steps = [access for step in steps for access in (step.agent_network, step.verifier_network)]
+        environment = _with_later(environment, agent_network, verifier_network, *of_steps)
         verifier = self._verifier(config, declared, Path(spec.path))
-        if config.steps and isolation == "separate":
-            raise TaskError("a task with steps cannot be verified with `isolation: separate`; `strict` can")
         timeouts = Timeouts(
             build_sec=config.environment.build_timeout_sec * job.timeout_multiplier,
             install_sec=config.agent.install_timeout_sec * job.timeout_multiplier,
@@ -193,7 +203,7 @@ class TaskPlanner:
                 healthcheck=config.environment.healthcheck,
                 mcp_servers=tuple(config.environment.mcp_servers),
                 skills_dir=config.environment.skills_dir,
-                steps=tuple(self._step(config, step) for step in config.steps),
+                steps=steps,
                 step_strategy=config.multi_step_reward_strategy or "mean",
                 agent_network=agent_network if environment.later_networks else None,
                 verifier_network=verifier_network if environment.later_networks else None,
@@ -218,9 +228,7 @@ class TaskPlanner:
         access = self._access(asked)
         return {"network": access.mode, "allowed_hosts": access.hosts}
 
-    def _access(
-        self, asked: TaskEnvironmentConfig | TaskAgentConfig | TaskVerifierConfig, *, extra: bool = True
-    ) -> NetworkAccess:
+    def _access(self, asked: _Networked, *, extra: bool = True) -> NetworkAccess:
         """What may be reached; with what the job adds, which is for agents."""
         access, added = _access_of(asked), tuple(self._config.environment.extra_allowed_hosts) if extra else ()
         if access.mode == "public" or not added:
@@ -236,6 +244,11 @@ class TaskPlanner:
             min_reward=step.thresholds,
             healthcheck=step.healthcheck,
             artifacts=step.kept_artifacts,
+            isolation=_step_isolation(self._config.isolation, config, step),
+            agent_user=user_text(step.agent.user),
+            verifier_user=user_text(step.verifier.user),
+            agent_network=self._access(step.agent) if step.agent.network_mode is not None else None,
+            verifier_network=self._access(step.verifier, extra=False) if step.verifier.network_mode is not None else None,
         )
 
     def _verifier_sec(self, task_sec: float) -> float:
@@ -346,7 +359,7 @@ def _setup(config: TaskConfig, path: Path, directory: Path | None, *, rllm: bool
     )
 
 
-def _access_of(asked: TaskEnvironmentConfig | TaskAgentConfig | TaskVerifierConfig) -> NetworkAccess:
+def _access_of(asked: _Networked) -> NetworkAccess:
     """
     Raises:
         TaskError: there is no such mode, or a host cannot be listed.
@@ -364,6 +377,14 @@ def _access_of(asked: TaskEnvironmentConfig | TaskAgentConfig | TaskVerifierConf
     except ValueError as error:
         raise TaskError(f"allowed_hosts: {error}") from error
     return NetworkAccess(mode=_NETWORK_MODES[mode], hosts=tuple(asked.allowed_hosts))
+
+
+def _step_isolation(job: Isolation, config: TaskConfig, step: StepConfig) -> Isolation | None:
+    """None: it is the trial's."""
+    mode = step.verifier.environment_mode
+    if mode is None or (mode == "separate") == config.separate_verifier:
+        return None
+    return stricter(job, "separate") if mode == "separate" else job
 
 
 def _with_later(environment: EnvironmentSpec, *phases: NetworkAccess | None) -> EnvironmentSpec:

@@ -375,11 +375,15 @@ class Rollout:
         """Stop the agent's environment and start the verifier's, with the artifacts, and the logs but those of a verifier."""
         left = self.environment
         assert left is not None
+        await self._leave_with_logs()
+        await self._attempt("stopping the environment", _STOP_SEC, left.stop(), TeardownError)
+        await self._open_for_verifier(kept, self.directory / "logs")
+
+    async def _leave_with_logs(self) -> None:
+        """Take the agent's logs along, and nothing that is to be a verifier's; the environment is no longer this trial's."""
         await self._attempt("collecting the logs", COLLECT_SEC, self._collect_logs())
         await asyncio.to_thread(_remove, self.directory / "logs" / "verifier")
         self._logs_collected, self.environment = False, None
-        await self._attempt("stopping the environment", _STOP_SEC, left.stop(), TeardownError)
-        await self._open_for_verifier(kept, self.directory / "logs")
 
     async def _open_for_verifier(self, kept: Sequence[KeptArtifact], logs: Path) -> None:
         """Start the verifier's environment and bring there what was kept of the agent's."""

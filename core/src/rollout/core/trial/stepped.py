@@ -13,6 +13,7 @@ from rollout.core.files import make_folder
 from rollout.core.protocols import Environment
 from rollout.core.records import StepResult, StepSpec, TrialSpec
 from rollout.core.tasks.task import INSTRUCTION, step_folder
+from rollout.core.trial.artifacts import KeptArtifact, check_default_artifact
 from rollout.core.trial.budget import TrialBudget, left_of
 from rollout.core.trial.deadlines import foreign
 from rollout.core.trial.healthcheck import wait_until_healthy
@@ -105,6 +106,7 @@ class StepRollout(Rollout):
         self._workdir, self._image = whole._workdir, whole._image
         self._installed = whole._installed
         self._equipment_env = whole._equipment_env
+        self._agents = whole.environment
         worked = whole._journal.durations().agent_execution_sec or 0.0
         self._budget = TrialBudget(left_of(whole.spec.budget, whole._usage, worked))
 
@@ -113,6 +115,8 @@ class StepRollout(Rollout):
 
         async def prepare() -> None:
             self.environment, self._walls = environment, self._walls_of(environment)
+            if self.spec.isolation == "separate" and not (self.spec.task.artifacts or self.spec.verifier.disable):
+                check_default_artifact(self._workdir)
             make_folder(self.directory)
             self._read_task()
             with foreign(SandboxError, f"preparing step {self._step.name}"):
@@ -148,8 +152,15 @@ class StepRollout(Rollout):
             durations=result.durations,
         )
 
+    async def _move_to_fresh_environment(self, kept: list[KeptArtifact]) -> None:
+        """Start the verifier's environment beside the agent's, in which the next step is taken."""
+        await self._leave_with_logs()
+        await self._open_for_verifier(kept, self.directory / "logs")
+
     async def _leave(self, environment: Environment) -> None:
-        """It is the whole trial's."""
+        """The agent's is the whole trial's."""
+        if environment is not self._agents:
+            await super()._leave(environment)
 
     @property
     def _verifier_env(self) -> dict[str, str]:

@@ -66,9 +66,18 @@ def spec_of_step(spec: TrialSpec, step: StepSpec, instruction: str) -> TrialSpec
     changed = msgspec.structs.replace
     return changed(
         spec,
+        isolation=step.isolation or spec.isolation,
+        agent=changed(spec.agent, user=step.agent_user or spec.agent.user),
+        verifier=changed(spec.verifier, user=step.verifier_user or spec.verifier.user),
         directory=f"{spec.directory}/{STEPS}/{step.name}",
         task=changed(
-            spec.task, instruction=instruction, steps=(), artifacts=(*spec.task.artifacts, *step.artifacts), healthcheck=None
+            spec.task,
+            instruction=instruction,
+            steps=(),
+            artifacts=(*spec.task.artifacts, *step.artifacts),
+            healthcheck=None,
+            agent_network=step.agent_network or spec.task.agent_network,
+            verifier_network=step.verifier_network or spec.task.verifier_network,
         ),
         timeouts=changed(spec.timeouts, agent_sec=step.agent_sec, verifier_sec=step.verifier_sec),
     )
