@@ -50,17 +50,16 @@ def check_verifier(verifier: DeclaredVerifier, outline: TaskOutline, files: Sequ
 
     `files`: the task.toml and the dataset.toml that may declare it.
     """
-    declared_in, line = _declaration(files)
     try:
         plugin = find("verifiers", verifier.plugin)
         with boundary(ConfigError, "verifier"):
             made = plugin.cls(decode_options(plugin, verifier.options, "verifier"))
     except UsageError as error:
-        yield Place("error", "verifier", declared_in, line, str(error))
+        yield Place("error", "verifier", *_declaration(files), str(error))
         return
     ask: Callable[[TaskOutline], Iterable[TaskFault]] = getattr(made, "task_faults", lambda task: ())
     for fault in ask(outline):
-        place = (declared_in, line) if fault.file is None else (fault.file, fault.line)
+        place = _declaration(files) if fault.file is None else (fault.file, fault.line)
         yield Place("error", "verifier", *place, fault.message)
 
 
