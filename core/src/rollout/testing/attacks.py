@@ -385,13 +385,9 @@ DEPENDS_ON_BACKEND = frozenset(
     {
         "background",
         "folder-link",
-        "renamed-logs",
-        "fifo",
         "mount",
         "host-link",
         "race",
-        "tests-file",
-        "immutable",
         "kill-init",
         "kill-all",
         "full-disk",
