@@ -27,6 +27,6 @@ def test_it_solves_a_task_and_tells_what_it_did(agent: str, ran: Ran) -> None:
     real_agents.check(ran, agent)
 
 
-@pytest.mark.parametrize("agent", [name for name, agent in AGENTS.items() if agent.equipped])
+@pytest.mark.parametrize("agent", [name for name in WANTED if ALL[name].equipped])
 def test_its_model_is_offered_the_tools_of_a_server_and_told_of_skills(agent: str, ran: Ran) -> None:
     real_agents.check_equipment(ran, agent)

@@ -18,7 +18,20 @@ values = st.recursive(
     max_leaves=6,
 )
 KINDS = ("agent_message_chunk", "agent_thought_chunk", "tool_call", "tool_call_update", "plan", "usage_update", "other")
-KEYS = ("toolCallId", "title", "kind", "status", "content", "rawInput", "rawOutput", "locations", "used", "cost", "entries")
+KEYS = (
+    "toolCallId",
+    "title",
+    "kind",
+    "status",
+    "content",
+    "rawInput",
+    "rawOutput",
+    "locations",
+    "used",
+    "cost",
+    "entries",
+    "name",
+)
 blocks = st.one_of(
     values,
     st.fixed_dictionaries(
@@ -30,6 +43,7 @@ updates = st.fixed_dictionaries(
     {"sessionUpdate": st.one_of(st.sampled_from(KINDS), values)},
     optional={
         **dict.fromkeys(KEYS, values),
+        "_meta": st.one_of(values, st.fixed_dictionaries({"terminal_output_delta": st.fixed_dictionaries({"data": values})})),
         "toolCallId": st.sampled_from(["a", "b"]),
         "content": st.one_of(values, blocks, st.lists(blocks, max_size=3)),
         "cost": st.fixed_dictionaries({"amount": values, "currency": st.sampled_from(["USD", "EUR", 3])}),
@@ -116,6 +130,18 @@ def test_the_content_of_an_update_replaces_what_was_there() -> None:
         recorder.update({"update": {"sessionUpdate": "tool_call_update", "toolCallId": "a", "content": content}})
     (step,) = recorder.finish().build().steps
     assert step.observation is not None
+    assert [result.content for result in step.observation.results] == ["one two"]
+
+
+def test_what_a_command_prints_beside_the_protocol_is_its_result_unless_there_is_another() -> None:
+    recorder = Recorder(name="demo", model=None, on_usage=lambda usage: None)
+    recorder.update({"update": {"sessionUpdate": "tool_call", "toolCallId": "a", "kind": "execute", "name": "exec_command"}})
+    for text in ("one ", "two"):
+        meta = {"terminal_output_delta": {"data": text}}
+        recorder.update({"update": {"sessionUpdate": "tool_call_update", "toolCallId": "a", "_meta": meta}})
+    (step,) = recorder.finish().build().steps
+    assert step.observation is not None and step.tool_calls is not None
+    assert [call.function_name for call in step.tool_calls] == ["exec_command"]
     assert [result.content for result in step.observation.results] == ["one two"]
 
 

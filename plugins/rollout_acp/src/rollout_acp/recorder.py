@@ -33,6 +33,7 @@ class Recorder:
         self._tokens: tuple[int, int, int] | None = None
         self._calls: dict[str, dict[str, Any]] = {}
         self._results: dict[str, int] = {}
+        self._printed: dict[str, list[str]] = {}
         self._plan: list[Any] = []
         self._stop_reasons: list[str] = []
         self._room = MAX_TEXT
@@ -97,6 +98,9 @@ class Recorder:
             total_steps=len(self.made),
             extra={"stop_reasons": self._stop_reasons} if self._stop_reasons else None,
         )
+        for call_id, parts in self._printed.items():
+            if call_id not in self._results:
+                self.made.result(call_id, "".join(parts))
         if self._plan:
             self.made.extra["plan"] = self._plan
         if self._other:
@@ -120,7 +124,9 @@ class Recorder:
         if arguments is None and known.get("locations"):
             arguments = {"locations": known["locations"]}
         extra: dict[str, Any] = {key: known[key] for key in _ABOUT_CALLS if key in known}
-        name = str(known.get("kind") or known.get("title") or "tool")
+        if isinstance(update.get("name"), str):
+            known["name"] = update["name"][:_MAX_NAME]
+        name = str(known.get("name") or known.get("kind") or known.get("title") or "tool")
         self.made.call(call_id, name, arguments, extra=extra, timestamp=_now())
         text = _result(update)
         if text:
@@ -128,6 +134,11 @@ class Recorder:
             content = self._kept(text)
             self._results[call_id] = len(content) + _OVERHEAD
             self.made.result(call_id, content)
+        elif printed := _printed(update):
+            parts = self._printed.setdefault(call_id, [])
+            parts.append(self._kept(printed))
+            if len(parts) == 1:
+                self.made.result(call_id, parts[0])  # its place; `finish` puts all of it there
 
     def _used(self, update: dict[str, Any]) -> None:
         self._context_tokens = max(_count(update.get("used")) or 0, self._context_tokens or 0) or None
@@ -162,6 +173,7 @@ class Recorder:
 
 
 _ABOUT_CALLS = ("title", "kind", "status", "permission", "locations")
+_MAX_NAME = 200
 _OVERHEAD = 64
 """What a piece of text counts besides its characters: a flood of empty ones takes memory too."""
 _COUNTS = ("totalTokens", "inputTokens", "outputTokens", "thoughtTokens", "cachedReadTokens", "cachedWriteTokens")
@@ -199,6 +211,14 @@ def _result(call: dict[str, Any]) -> str:
         raw = call["rawOutput"]
         parts = [raw if isinstance(raw, str) else json.dumps(raw)]
     return "\n".join(part for part in parts if part)
+
+
+def _printed(call: dict[str, Any]) -> str:
+    """What a command printed since the last update, where the agent tells it beside the protocol (codex-acp does)."""
+    meta = call.get("_meta")
+    delta = meta.get("terminal_output_delta") if isinstance(meta, dict) else None
+    data = delta.get("data") if isinstance(delta, dict) else None
+    return data if isinstance(data, str) else ""
 
 
 def _text(content: Any) -> str:

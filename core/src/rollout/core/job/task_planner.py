@@ -190,6 +190,8 @@ class TaskPlanner:
             where.append(job.environment.extra_allowed_hosts)
         if directory is not None and not (spec.row is None and directory.is_relative_to(spec.path)):
             where.append(digest)  # it is not in the task's own digest
+        if spec.row is not None and (config.environment.mcp_servers or config.environment.skills_dir):
+            where += [config.environment.mcp_servers, config.environment.skills_dir]  # of a folder they are in its own digest
         judged: list[object] = [verifier, isolation]
         if separate is not None:
             judged.append(separate)
