@@ -252,6 +252,11 @@ def test_the_recipe_of_the_documentation_works_without_root_and_network(folder: 
         run(*offline, "env", f"SLURM_ARRAY_TASK_ID={index}", "SLURM_ARRAY_TASK_COUNT=2", "bash", "array.sh")
     assert rewards(folder, "part-0") + rewards(folder, "part-1") == [1.0] * 3
     assert {file.name: file.stat().st_ino for file in (folder / "cache").glob("*.sif")} == built
+    records = (folder / "jobs" / "part-0" / "trials.jsonl").read_text()
+    again = ["env", f"TMPDIR={folder}/elsewhere", "SLURM_ARRAY_TASK_ID=0", "SLURM_ARRAY_TASK_COUNT=2", "bash", "array.sh"]
+    run(*again)  # on a node where the scratch folder is another one
+    assert (folder / "jobs" / "part-0" / "trials.jsonl").read_text() == records
+    assert '"sif:' in (folder / "jobs" / "part-0" / "lock.json").read_text()
     run(*offline, "rollout", "other.yaml", "--name", "other")
     assert rewards(folder, "other") == [1.0]
 

@@ -89,6 +89,19 @@ async def test_an_image_of_the_hosts_needs_nothing_here(new_backend: Any) -> Non
             await backend.start(SPEC, await backend.prepare(SPEC))
 
 
+async def test_an_image_that_was_sent_for_a_job_is_removed_with_it(new_backend: Any) -> None:
+    spec = EnvironmentSpec(task_name="task", directory=None, digest="d", docker_image=SMALL)
+    async with new_backend(user="lab") as backend:
+        backend.check(spec)
+        image = await backend.prepare(spec)
+        for _ in range(2):
+            await (await backend.start(spec, image)).stop()
+        look = "ls /home/lab/.cache/rollout/ssh/images | wc -l"
+        assert on_machine(MACHINES[0], look) == "1\n"
+        await backend.remove(image)
+        assert on_machine(MACHINES[0], look) == "0\n"
+
+
 async def test_a_host_without_the_command_is_refused_before_anything_starts(new_backend: Any) -> None:
     async with new_backend(image=SMALL, engine={"program": "/no/apptainer"}) as backend:
         with pytest.raises(SandboxError, match=r"there is no /no/apptainer there: install Apptainer"):

@@ -107,6 +107,7 @@ def test_the_docker_of_a_host_is_used_through_the_docker_environment(tmp_path: P
         ({"mode": "docker", "password_file": "secret"}, "environment.options.password_file: mode: docker logs in with the ssh"),
         ({"mode": "docker", "engine": {"no_such": 1}}, "no_such"),
         ({"mode": "apptainer", "engine": {"disk": 1}}, "environment.options.engine"),
+        ({"mode": "apptainer", "tmpfs": True}, "environment.options.tmpfs: `mode: apptainer` does not have it"),
         ({"image": "/x.sif"}, "`image` goes with `mode: apptainer`"),
         ({"engine": {"pull": "never"}}, "`engine` goes with `mode: docker`"),
     ],

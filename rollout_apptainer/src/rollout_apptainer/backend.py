@@ -35,7 +35,7 @@ from rollout.core.sandbox.inside.accounts import subordinate_ids
 from rollout.core.sandbox.layers import ImageConfig
 from rollout.core.sandbox.limits import group_limits, unenforced
 from rollout.core.types import EnvironmentSpec, OutputSink, Struct
-from rollout_apptainer import gpus, images, namespaces, program
+from rollout_apptainer import gpus, images, namespaces, program, sif
 from rollout_apptainer.cache import ImageCache
 from rollout_apptainer.images import Images
 from rollout_apptainer.instance import Instances, Wanted, owned, wait_for_end
@@ -45,6 +45,7 @@ from rollout_apptainer.sources import Finder
 
 logger = logging.getLogger(__name__)
 _MAX_THREADS = 64
+_ENDED_AT_ONCE = 8
 _MEBIBYTE = 1 << 20
 _MIN_IMAGE_MEBIBYTES = 64
 _DEFAULT_STORAGE = 10 * 1024**3
@@ -63,6 +64,7 @@ class ApptainerBackend:
 
     api_version: ClassVar[tuple[int, int]] = API_VERSION
     options_type: ClassVar[type[Struct]] = ApptainerOptions
+    placement: ClassVar[frozenset[str]] = frozenset({"cache", "images", "program", "scratch"})
 
     def __init__(self, options: ApptainerOptions, context: BackendContext) -> None:
         self._options = options
@@ -100,7 +102,10 @@ class ApptainerBackend:
         self._warn_of(spec)
 
     async def prepare(self, spec: EnvironmentSpec, *, force: bool = False, sink: OutputSink | None = None) -> str:
-        return await (await self._image_store()).prepare(spec, force=force, sink=sink)
+        image = await (await self._image_store()).prepare(spec, force=force, sink=sink)
+        if not Path(image).is_dir():
+            self._context.resolved(image, f"sif:{(await self._blocking(sif.read, Path(image))).id}")
+        return image
 
     async def start(self, spec: EnvironmentSpec, image: str) -> SandboxEnvironment:
         store = await self._image_store()
@@ -176,9 +181,14 @@ class ApptainerBackend:
         removed = []
         await self._found()
         instances = self._instances()
-        for name in owned(await instances.names(), _prefix(job_id)):
-            await instances.end(name)
+        at_once = asyncio.Semaphore(_ENDED_AT_ONCE)
+
+        async def end(name: str) -> None:
+            async with at_once:  # each takes a second or two, most of which is waiting
+                await instances.end(name)
             removed.append(f"instance {name}")
+
+        await asyncio.gather(*(end(name) for name in owned(await instances.names(), _prefix(job_id))))
         for path in await self._blocking(_remove_groups, _prefix(job_id)):
             removed.append(f"control group {path}")
         scratch = self._scratch_path(job_id)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from rollout.core.errors import ConfigError
 from rollout.core.plugins import decode_options, find
 from rollout.core.protocols import BackendContext, EnvironmentBackend
@@ -14,6 +16,7 @@ from rollout_ssh.options import SshOptions
 
 _OWN = ("identity_file", "password_file", "config", "known_hosts", "unknown_hosts", "folder", "python", "agent")
 """What other environments do not take from us: they log in with the ssh program, which has a configuration of its own."""
+_OF_NAMESPACES = ("rootfs", "share", "mask", "network", "pids", "tmpfs")
 
 
 def docker_hosts(options: SshOptions, context: BackendContext) -> EnvironmentBackend:
@@ -47,6 +50,12 @@ def container_hosts(options: SshOptions, context: BackendContext) -> ContainerHo
         ConfigError
         PluginError: it is not installed.
     """
+    usual = SshOptions(hosts=["any"])
+    for name in _OF_NAMESPACES:
+        if getattr(options, name) != getattr(usual, name):
+            raise ConfigError(f"environment.options.{name}: `mode: apptainer` does not have it; its own options are in `engine`")
     plugin = find("environments", options.mode)
     decoded = decode_options(plugin, options.engine, "environment.options.engine")
-    return ContainerHosts(options, context, plugin.cls(decoded, context))
+    engine = options.engine
+    told = msgspec.structs.replace(options, pids=engine.get("pids", options.pids), network=engine.get("network"))
+    return ContainerHosts(told, context, plugin.cls(decoded, context))
