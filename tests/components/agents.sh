@@ -27,7 +27,7 @@ up)
             ln -sf "$node/lib/node_modules/npm/bin/$name-cli.js" "/usr/local/bin/$name"
         done
     fi
-    npm --version
+    npm view @openai/codex name
     ;;
 down)
     for name in node npm npx; do
