@@ -55,6 +55,7 @@ def test_what_is_no_host_cannot_be_listed(text: str) -> None:
 def test_an_empty_list_allows_nothing() -> None:
     assert not Rules([]).allows("site.org", 443)
     assert not Rules([]).knows("site.org")
+    assert not Rules([], everything=True).allows("", 80)
 
 
 def test_only_a_port_that_one_name_has_tells_whom_a_connection_is_for() -> None:

@@ -64,6 +64,8 @@ class Rules:
 
     def allows(self, host: str, port: int) -> bool:
         """Whether a name, or an address, may be reached on a port."""
+        if not host:
+            return False  # a resolver would take it for the machine itself
         if self.everything:
             return True
         rules = [rule for rule in self._rules if rule.meets_port(port)]
