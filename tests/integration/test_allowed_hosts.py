@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
+import signal
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from integration.jobs import rollout, write_job, write_task
+from integration.jobs import command, environ, rollout, write_job, write_task
 from require import DOCKER_IMAGE
 
 # Tries as many ways as there are to a server of this machine, from a place that should know of one port alone.
@@ -137,6 +140,32 @@ def test_on_docker_an_agent_reaches_what_is_listed_and_nothing_else_and_the_veri
     job_id = json.loads((tmp_path / "jobs/job/lock.json").read_text())["job_id"]
     for kind in ("network", "container"):
         assert docker(kind, "ls", "-q", "--filter", f"label=rollout.job={job_id}") == ""
+
+
+@pytest.mark.needs("docker")
+def test_what_a_killed_job_left_of_its_relay_is_cleaned(tmp_path: Path) -> None:
+    write_task(tmp_path / "tasks/one", toml='[environment]\nnetwork_mode = "allowlist"\nallowed_hosts = ["site.test"]\n')
+    environment = {"type": "docker", "options": {"egress_image": DOCKER_IMAGE}}
+    agent = {"name": "it", "execute": "echo here; sleep 300"}
+    job = write_job(tmp_path, {"name": "job", "environment": environment, "agents": [agent]})
+    running = subprocess.Popen(command(job, "-q"), cwd=tmp_path, env=environ(tmp_path), start_new_session=True)
+    said, deadline = tmp_path / "jobs/job/it/tasks/one__1/agent/stdout.txt", time.monotonic() + 60
+    while not (said.is_file() and said.read_bytes()):
+        assert running.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
+    cleaned = rollout(tmp_path, "clean", "jobs/job").stdout.splitlines()
+    assert [sum(line.startswith(f"removed {what} rollout-") for line in cleaned) for what in ("container", "network")] == [2, 1]
+
+
+@pytest.mark.needs("apptainer")
+def test_an_environment_that_cannot_keep_to_a_list_refuses_before_anything_starts(tmp_path: Path) -> None:
+    write_task(tmp_path / "tasks/one", toml='[agent]\nnetwork_mode = "allowlist"\nallowed_hosts = ["site.test"]\n')
+    done = rollout(tmp_path, write_job(tmp_path, {"name": "job", "environment": {"type": "apptainer"}}))
+    assert done.returncode == 2
+    assert "`environment.type: apptainer` cannot change the network between the start" in done.stderr
+    assert not (tmp_path / "jobs").exists()
 
 
 @pytest.mark.needs("local")
