@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shlex
 from collections.abc import Mapping
 from importlib.resources import files
@@ -22,6 +21,7 @@ from rollout import (
     Struct,
     TrajectoryReport,
 )
+from rollout.core.aio import in_own_thread
 from rollout.core.errors import AgentError, boundary
 from rollout.core.plugins import find
 from rollout.core.trial.equipment import write_private
@@ -144,7 +144,7 @@ class ManifestAgent(ScriptAgent):
 
     async def prompt(self, text: str) -> AgentTurn:
         result = await self._run(self.execute_script(), "agent/execute.sh")
-        words = await asyncio.to_thread(self._last_words, result.stdout)
+        words = await in_own_thread(lambda: self._last_words(result.stdout))
         return AgentTurn(exit_code=result.exit_code, out_of_memory=result.out_of_memory, output=words)
 
     def trajectory(self, logs: Path) -> TrajectoryReport | None:

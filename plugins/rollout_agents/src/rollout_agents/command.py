@@ -31,11 +31,11 @@ def list_agents(as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2))
         return
-    rows = [("NAME", "VERSION", "NEEDS", "DESCRIPTION")]
-    rows += [(manifest.name, manifest.version, _needs(manifest), manifest.description) for manifest in found]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    rows = [("NAME", "VERSION", "VERIFIED", "NEEDS", "DESCRIPTION")]
+    rows += [(one.name, one.version, one.verified, _needs(one), one.description) for one in found]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for row in rows:
-        click.echo("  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[3]]).rstrip())
+        click.echo("  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[4]]).rstrip())
 
 
 @command.command(name="show")

@@ -137,7 +137,7 @@ link_npm() {
     done
 }
 
-npm_agent() { # PACKAGE COMMAND MAJOR: an agent that is an npm package, for Node >= MAJOR[.MINOR]
+npm_agent() { # PACKAGE COMMAND MAJOR[.MINOR]: an agent that is an npm package, for that Node or a newer one
     if done_already "$2" "$2"; then say "$2 $version is there"; return; fi
     find_node "$3"
     rm -rf "$prefix/lib/$2"
@@ -179,13 +179,15 @@ uv_like_pip() { # gives uv what pip is told, by variables or files: where packag
 find_python() { # OLDEST NEWEST: sets python to one of the image's own with 3.OLDEST <= version <= 3.NEWEST, or to the empty text
     for python in $pythons ""; do
         [ -n "$python" ] || return 0
-        ! has "$python" || ! "$python" -c "import sys; sys.exit(not (3, $1) <= sys.version_info[:2] <= (3, $2))" 2> /dev/null || return 0
+        python=$(command -v "$python") || continue
+        ! "$python" -c "import sys; sys.exit(not (3, $1) <= sys.version_info[:2] <= (3, $2))" 2> /dev/null || return 0
     done
 }
 
 # An agent that is a Python package, for Python 3.OLDEST to 3.NEWEST, in an environment of its own, with further packages beside it.
 python_agent() { # PACKAGE COMMAND OLDEST NEWEST [FURTHER...]
     package=$1==$version command=$2 oldest=$3 newest=$4
+    [ "$version" != latest ] || package=$1
     shift 4
     if done_already "$command" "$command"; then say "$command $version is there"; return; fi
     rm -rf "$prefix/lib/$command"
