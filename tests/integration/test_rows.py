@@ -65,6 +65,12 @@ def test_a_flow_that_is_not_in_its_file_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "jobs").exists()
 
 
+def test_an_oracle_of_rows_without_answers_is_refused(tmp_path: Path) -> None:
+    write_rows_job(tmp_path, [{"id": "a", "question": "What?"}], agents=[{"name": "oracle"}])
+    done = rollout(tmp_path, "job.json")
+    assert (done.returncode, "no row says one (as ground_truth, " in done.stderr) == (2, True), done.stderr
+
+
 def test_what_began_afresh_goes_on_as_its_last_line_says(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("raise ValueError\n\ndef solve(task, config): ...\n")
     agent = {"name": "flow", "options": {"import_path": "broken.py:solve"}}

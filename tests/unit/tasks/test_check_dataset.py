@@ -85,6 +85,13 @@ CASES: dict[str, tuple[list[Any], str, dict[str, str], list[str]]] = {
         {},
         ["dataset.toml:2: error: there is no Python module `no`"],
     ),
+    "nothing expected": (
+        [ROW] * 3,
+        "[[verifier.rewards]]\ntype = 'f1'\noptions = {field = 'anwser'}\n",
+        {},
+        ["dataset.toml:1: error: nothing says what is expected: give the option `expected`, or one of `anwser`"],
+    ),
+    "something expected": ([{"question": "q"}, ROW], "[verifier]\nname = 'f1'\n", {}, []),
     "judge": (
         [ROW],
         "[[verifier.rewards]]\ntype = 'llm_judge'\noptions = {model = 'm', rubric_path = 'gone.toml'}\n",

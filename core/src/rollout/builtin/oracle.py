@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from rollout.core.errors import AgentInstallError, TaskError
 from rollout.core.protocols import API_VERSION, AgentContext, NoOptions
@@ -30,7 +31,11 @@ class OracleAgent:
 
     @staticmethod
     def task_faults(options: NoOptions, task: TaskOutline) -> Iterator[TaskFault]:
-        """The task, or one of its steps, has no solution."""
+        """The task, or one of its steps, has no solution; of rows, none of the first says an answer."""
+        if task.rows and _solution_in(task.directory) is None and all(_answer_in(row) is None for row in task.rows):
+            yield TaskFault(
+                message=f"the agent oracle gives a row's answer, and no row says one (as {', '.join(EXPECTED_FIELDS)})"
+            )
         for folder in () if task.is_row else task.step_directories or (task.directory,):
             if _solution_in(folder) is None:
                 yield TaskFault(message="is missing, and the agent oracle runs it", file=folder / SOLUTIONS[0])
@@ -77,10 +82,8 @@ class OracleAgent:
         return nowhere or (self._solution_or_none() is None and self._context.is_row)
 
     def _expected(self) -> str:
-        metadata = self._context.task.metadata
-        for name in EXPECTED_FIELDS:
-            if (expected := metadata.get(name)) is not None:
-                return str(expected[0] if isinstance(expected, list) and expected else expected)
+        if (expected := _answer_in(self._context.task.metadata)) is not None:
+            return expected
         raise TaskError(f"the row {self._context.task.id} says no answer (as {', '.join(EXPECTED_FIELDS)})")
 
     def _solution(self) -> Path:
@@ -91,6 +94,13 @@ class OracleAgent:
 
     def _solution_or_none(self) -> Path | None:
         return _solution_in(self._context.task_directory)
+
+
+def _answer_in(metadata: Mapping[str, Any]) -> str | None:
+    for name in EXPECTED_FIELDS:
+        if (expected := metadata.get(name)) is not None:
+            return str(expected[0] if isinstance(expected, list) and expected else expected)
+    return None
 
 
 def _solution_in(task: Path) -> Path | None:

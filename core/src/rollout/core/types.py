@@ -291,6 +291,10 @@ EVERY_EQUIPMENT: frozenset[str] = frozenset({*get_args(Transport), SKILLS})
 """What there is in `Agent.equipment`."""
 
 
+OUTLINED_ROWS = 100
+"""How many rows of a data set are looked at before anything starts."""
+
+
 class TaskOutline(Struct, frozen=True, kw_only=True):
     """What is known of a task before anything starts: for plugins that say whether they can do their work on it."""
 
@@ -301,6 +305,8 @@ class TaskOutline(Struct, frozen=True, kw_only=True):
     """The folders of its steps, if it has any."""
     is_row: bool = False
     """It stands for all rows of a data set, or was given from Python; its instruction and metadata are not in a folder."""
+    rows: tuple[dict[str, Any], ...] = ()
+    """The metadata of the first rows, at most OUTLINED_ROWS; what none of them has, the others may have all the same."""
     env: dict[str, str] | None = None
     """The verifier's variables, expanded; None while nobody says which there will be."""
 

@@ -24,7 +24,7 @@ from rollout.core.job.equipment import equipment_of, skill_folders
 from rollout.core.job.kept import KeptTrials
 from rollout.core.job.plan import Plan, trial_id_of
 from rollout.core.job.planned import PlannedAgent, PlannedDataset, PlannedTask, needs_environment
-from rollout.core.job.planned_rows import row_folder_key
+from rollout.core.job.planned_rows import PlannedRows, row_folder_key
 from rollout.core.job.preflight import check_plugins, task_error
 from rollout.core.job.store import CONFIG, JobStore, read_json
 from rollout.core.job.task_planner import TaskPlanner, fingerprint_of
@@ -50,6 +50,7 @@ from rollout.core.tasks.task import load_task
 from rollout.core.tasks.tree import digest_lines, digest_of
 from rollout.core.trial.isolation import OWN_USER, ROOT_NAMES
 from rollout.core.trial.paths import FolderNames, environment_name, short_hash
+from rollout.core.types import OUTLINED_ROWS
 
 
 @dataclass(frozen=True)
@@ -434,8 +435,10 @@ class _Planner:
         datasets = []
         for dataset in planned:
             kept = []
+            rows = dataset.tasks.rows.first(OUTLINED_ROWS) if isinstance(dataset.tasks, PlannedRows) else ()
             for task in dataset.kinds:
                 try:
+                    check_plugins(task, agents, self._verifier_plugin, self._environ, rows)
                     self._check_task(task, agents, backend)
                     kept.append(task)
                 except TaskError as error:
@@ -451,7 +454,6 @@ class _Planner:
 
     def _check_task(self, task: PlannedTask, agents: Sequence[PlannedAgent], backend: EnvironmentBackend) -> None:
         """Refuse what this backend cannot do, before anything starts."""
-        check_plugins(task, agents, self._verifier_plugin, self._environ)
         kind = self._config.environment.type
         needy = [agent for agent in agents if needs_environment(task, agent)]
         if not needy:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from rollout.core.config.interpolate import expand, unset_names
 from rollout.core.errors import TaskError
 from rollout.core.job.planned import PlannedAgent, PlannedTask
@@ -24,13 +26,14 @@ def check_plugins(
     agents: Sequence[PlannedAgent],
     find_verifier: Callable[[str, Mapping[str, Any]], Any],
     environ: Mapping[str, str],
+    rows: tuple[dict[str, Any], ...] = (),
 ) -> None:
-    """Ask the task's verifier and the agents whether they can do their work on it.
+    """Ask the task's verifier and the agents whether they can do their work on it; `rows` are the first that it stands for.
 
     Raises:
         TaskError: one line that holds everything that they say against it.
     """
-    outline = _outline(task, agents, environ)
+    outline = msgspec.structs.replace(_outline(task, agents, environ), rows=rows)
     faults = [str(fault) for agent in agents for fault in agent.task_faults(outline)]
     faults += [fault for agent in agents if (fault := _not_equipped(task.spec, agent)) is not None]
     if not task.verifier.disable:

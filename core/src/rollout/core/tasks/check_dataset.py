@@ -17,7 +17,7 @@ from rollout.core.tasks.images import FOLDER
 from rollout.core.tasks.rows import RowDataset
 from rollout.core.tasks.template import TEMPLATE
 from rollout.core.tasks.verifier_declaration import DeclaredVerifier
-from rollout.core.types import TaskFault, TaskOutline
+from rollout.core.types import OUTLINED_ROWS, TaskFault, TaskOutline
 
 _BRACES = re.compile(r"\{\{\s*([^{}]*?)\s*\}\}")
 
@@ -42,7 +42,9 @@ def check_dataset(loaded: LoadedDataset) -> Iterator[Place]:
         yield Place("warning", "dataset.toml", file, line_of_key(source, warning.partition(":")[0]), warning)
     if loaded.rows is not None:
         yield from _check_rows(loaded, loaded.rows, source)
-        yield from check_verifier(loaded.rows.verifier, TaskOutline(directory=loaded.path, is_row=True), [file])
+        yield from check_verifier(
+            loaded.rows.verifier, TaskOutline(directory=loaded.path, is_row=True, rows=loaded.rows.first(OUTLINED_ROWS)), [file]
+        )
 
 
 def check_verifier(verifier: DeclaredVerifier, outline: TaskOutline, files: Sequence[Path]) -> Iterator[Place]:

@@ -7,7 +7,7 @@ import os
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -78,6 +78,10 @@ class RowDataset:
     def __getitem__(self, position: int) -> Row:
         with self._open() as file:
             return self._read(file, range(len(self))[position])
+
+    def first(self, count: int) -> tuple[dict[str, Any], ...]:
+        """The metadata of the first rows."""
+        return tuple(row.metadata for row in islice(self, count))
 
     def ids(self) -> Iterator[str]:
         """The rows' ids alone, which is quicker."""

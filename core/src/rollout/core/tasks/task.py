@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rollout.core.config.load import load_task_config
-from rollout.core.config.task import TaskConfig
+from rollout.core.config.task import VERIFIER_KINDS, TaskConfig
 from rollout.core.errors import ConfigError, TaskError, TaskNotFoundError
 from rollout.core.tasks.dataset_folder import DatasetFolder
 from rollout.core.tasks.tree import digest_lines, digest_of, link_fault, walk
@@ -171,6 +171,9 @@ def examine(root: Path, dataset: DatasetFolder | None = None) -> Examined:
     verifier = DeclaredVerifier("script") if steps else None
     for step in steps:
         faults += _step_faults(root, step.name)
+    if steps and config is not None and config.verifier.declared:
+        named = next(kind for kind in VERIFIER_KINDS if getattr(config.verifier, kind) is not None)
+        warnings.append(f"verifier.{named}: is not used: a task with steps is verified by the tests/test.sh of each step")
     try:
         if not steps and (config is not None or not (root / TEST_SCRIPT).is_file()):
             folder = dataset.path if dataset else root

@@ -66,13 +66,25 @@ def expected_of(trial: TrialView, given: str | list[str] | None, field: str | No
 
 
 def expected_faults(task: TaskOutline, given: object, field: str | None = None) -> Iterator[TaskFault]:
-    """Whether `expected_of` will find nothing. Of rows only their values tell."""
-    if given is not None or task.is_row or not (task.directory / CONFIG).is_file():
+    """Whether `expected_of` will find nothing: in a folder's metadata, or in that of any of the first rows."""
+    if given is not None:
         return
+    file = None if task.is_row else task.directory / CONFIG
+    if file is not None:
+        places = [folder_metadata(task.directory, task.dataset_directory)] if file.is_file() else []
+    else:
+        places = list(task.rows)
+    faults = [fault for metadata in places if (fault := _expected_fault(metadata, field)) is not None]
+    if faults and len(faults) == len(places):
+        yield TaskFault(message=faults[0], file=file)
+
+
+def _expected_fault(metadata: dict[str, Any], field: str | None) -> str | None:
     try:
-        _expected_in(folder_metadata(task.directory, task.dataset_directory), field)
+        _expected_in(metadata, field)
     except VerifierError as error:
-        yield TaskFault(message=str(error), file=task.directory / CONFIG)
+        return str(error)
+    return None
 
 
 def _expected_in(metadata: dict[str, Any], field: str | None) -> list[str]:
