@@ -240,6 +240,7 @@ CASES: dict[str, Case] = {
     "unknown registry plugin": datasets("[{registry: {type: ftp}, name: d}]", "'ftp'"),
     # Datasets and tasks.
     "dataset missing": datasets("[{path: taks}]", "taks"),
+    "dataset in the home of nobody": datasets("[{path: ~nobody-there/tasks}]", "~nobody-there/tasks"),
     "dataset is a file": datasets("[{path: job.yaml}]", "job.yaml"),
     "dataset is empty": Case({"empty": _folder, "job.yaml": JOB.replace("tasks", "empty")}, ("empty",)),
     "task.toml missing": in_task("task.toml", None, "tasks"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -41,7 +42,7 @@ class PathRegistry:
     options_type = PathOptions
 
     def __init__(self, options: PathOptions, context: RegistryContext) -> None:
-        self._path = context.base_dir / Path(options.path).expanduser()
+        self._path = context.base_dir / Path(os.path.expanduser(options.path))
         self._cache = _cache(context)
 
     async def datasets(self) -> Sequence[DatasetInfo]:

@@ -90,7 +90,7 @@ async def _of_job(path: Path, offline: bool) -> list[DatasetInfo]:
     seen: list[RegistryConfig] = []
     for dataset in config.datasets:
         if dataset.path is not None:
-            listed.append(_of_folder(job.base_dir / Path(dataset.path).expanduser(), dataset))
+            listed.append(_of_folder(job.base_dir / Path(os.path.expanduser(dataset.path)), dataset))
         elif dataset.registry is not None and dataset.registry not in seen:
             seen.append(dataset.registry)
             listed += await _of_registry(dataset.registry, job.base_dir, offline)

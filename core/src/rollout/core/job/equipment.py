@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ def skill_folders(given: Sequence[str], base_dir: Path, where: str) -> list[Path
     """
     found: dict[str, Path] = {}
     for text in given:
-        folder = (base_dir / Path(text).expanduser()).absolute()
+        folder = (base_dir / Path(os.path.expanduser(text))).absolute()
         inside = sorted(file.parent for file in folder.glob(f"*/{SKILL}"))
         skills = [folder] if (folder / SKILL).is_file() else inside
         if not skills:

@@ -184,7 +184,7 @@ class _Planner:
 
     def _directory(self) -> Path:
         """The job's folder; with `--fresh` the first of name, name-2, name-3 ... that is not taken."""
-        jobs_dir = Path(self._config.jobs_dir).expanduser().absolute()
+        jobs_dir = Path(os.path.expanduser(self._config.jobs_dir)).absolute()
         names = FolderNames()
         folder = names(self._name)
         directory = jobs_dir / folder
@@ -224,7 +224,7 @@ class _Planner:
     def _agent(self, index: int, agent: AgentConfig, names: FolderNames, missing: list[str]) -> PlannedAgent:
         raw = agent.plugin_options
         if agent.manifest is not None:
-            raw = {**raw, "manifest": read_document(self._base_dir / Path(agent.manifest).expanduser())}
+            raw = {**raw, "manifest": read_document(self._base_dir / Path(os.path.expanduser(agent.manifest)))}
         try:
             name, raw = named("agents", agent.plugin, raw)
             plugin, options = self._plugin("agents", name, raw, f"agents[{index}]")
@@ -297,7 +297,7 @@ class _Planner:
     async def _load_dataset(self, index: int, dataset: DatasetConfig) -> LoadedDataset:
         wanted = self._selector(dataset)
         if dataset.path is not None:
-            path = self._base_dir / Path(dataset.path).expanduser()
+            path = self._base_dir / Path(os.path.expanduser(dataset.path))
             found = load_dataset(
                 path, split=dataset.split, select=wanted, limit=dataset.n_tasks, row_key=row_folder_key, name=dataset.name
             )

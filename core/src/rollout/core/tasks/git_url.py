@@ -70,7 +70,7 @@ def _safe_ssh(url: str, host: str, path: str) -> str:
 def _local(path: str, base_dir: Path | None, url: str = "") -> str:
     if base_dir is None:
         raise ConfigError(f"git_url {url or path!r} is on this machine; a downloaded registry can only name remote repositories")
-    repository = os.path.abspath(base_dir / Path(path).expanduser())
+    repository = os.path.abspath(base_dir / Path(os.path.expanduser(path)))
     if url:
         return f"file://{quote(repository)}"
     return repository

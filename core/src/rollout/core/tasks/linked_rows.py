@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -61,7 +62,7 @@ def load_linked(dataset: DatasetFolder, file: Path, select: Callable[[str], bool
             path = values.get(PATH)
             if not isinstance(path, str) or not path:
                 raise ValueError(f"has no {PATH}, which other rows have")
-            folder = dataset.path / Path(path).expanduser()
+            folder = dataset.path / Path(os.path.expanduser(path))
             task = load_task(folder, name=id_, dataset=dataset_around(folder))
         except (ValueError, UnicodeDecodeError, TaskError) as error:
             found.invalid.append((file, TaskError(f"{file}:{line_number}: {error}")))
