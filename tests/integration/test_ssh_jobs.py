@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,24 @@ import yaml
 
 from house.sources import ROOT
 from integration.jobs import rollout, trial_results, write_job, write_task
-from pages import blocks
+from pages import Block, blocks
 from require import require
 from ssh_machines import KEY, KNOWN_HOSTS, NOTHING_LEFT, host, options, wait_until
 
 QUICKSTART = ROOT / "examples" / "quickstart"
+
+
+def _mode(block: Block) -> str:
+    return str(yaml.safe_load(block.text)["environment"]["options"].get("mode", "namespace"))
+
+
+def _with_ssh(folder: Path) -> str:
+    """A PATH whose ssh program knows our machines."""
+    program = folder / "bin" / "ssh"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F none -i {KEY} -o UserKnownHostsFile={KNOWN_HOSTS} "$@"\n')
+    program.chmod(0o755)
+    return f"{program.parent}:{os.environ['PATH']}"
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -39,18 +53,36 @@ def test_the_quickstart_scores_on_two_hosts(tmp_path: Path, mode: str, machines:
         wait_until(machine, NOTHING_LEFT)
 
 
-def test_the_job_of_the_documentation_runs(tmp_path: Path) -> None:
-    """With our machines in place of those it names."""
-    block = next(block for block in blocks() if block.page == "docs/ssh.md" and block.title == "job.yaml")
+JOBS = [block for block in blocks() if block.page == "docs/ssh.md" and block.title == "job.yaml"]
+
+
+def test_the_documentation_has_jobs_of_every_mode() -> None:
+    assert {_mode(block) for block in JOBS} == {"namespace", "host", "docker", "apptainer"}
+
+
+@pytest.mark.parametrize(
+    "block", [block for block in JOBS if _mode(block) != "apptainer"], ids=lambda block: f"line {block.line}"
+)
+def test_the_jobs_of_the_documentation_run(block: Block, tmp_path: Path) -> None:
+    """With our machines in place of those it names, and files in their places."""
     job = yaml.safe_load(block.text)
-    named = job["environment"]["options"].pop("hosts")
-    assert len(named) == 3
-    job["environment"]["options"] |= {**options(), "hosts": [f"{host(6)} slots=4", host(7)]}
-    for number in range(6):
+    given = job["environment"]["options"]
+    hosts = [host(17), host(18)] if _mode(block) == "host" else [f"{host(6)} slots=4", host(7)]
+    if "host_file" in given:
+        (tmp_path / given["host_file"]).write_text("# ours\n" + "".join(f"{line}\n" for line in hosts))
+        (tmp_path / given["identity_file"]).parent.mkdir()
+        shutil.copy(KEY, tmp_path / given["identity_file"])
+        given |= {"config": None, "agent": False}
+    elif _mode(block) == "docker":
+        require("docker")
+        given["hosts"] = hosts
+    else:
+        given |= {**options(), "hosts": hosts}
+    for number in range(3):
         write_task(tmp_path / "tasks" / f"t{number}")
-    done = rollout(tmp_path, write_job(tmp_path, job))
+    done = rollout(tmp_path, write_job(tmp_path, job), PATH=_with_ssh(tmp_path))
     assert done.returncode == 0, done.stderr
-    assert [result["reward"] for result in trial_results(tmp_path / "jobs" / "job").values()] == [1.0] * 6
+    assert [result["reward"] for result in trial_results(tmp_path / "jobs" / "job").values()] == [1.0] * 3
 
 
 def test_a_host_runs_as_many_trials_at_once_as_it_has_slots(tmp_path: Path) -> None:
@@ -88,14 +120,10 @@ def test_an_agent_is_installed_once_per_host(tmp_path: Path) -> None:
 def test_the_docker_of_a_host_is_used_through_the_docker_environment(tmp_path: Path) -> None:
     require("docker")
     write_task(tmp_path / "tasks" / "one")
-    program = tmp_path / "bin" / "ssh"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F none -i {KEY} -o UserKnownHostsFile={KNOWN_HOSTS} "$@"\n')
-    program.chmod(0o755)
     engine: dict[str, Any] = {"pull": "never"}
     environment = {"hosts": [f"{host(6)} slots=2", host(7)], "mode": "docker", "engine": engine}
     path = write_job(tmp_path, {"environment": {"type": "ssh", "options": environment}, "n_attempts": 3})
-    done = rollout(tmp_path, path, PATH=f"{program.parent}:{os.environ['PATH']}")
+    done = rollout(tmp_path, path, PATH=_with_ssh(tmp_path))
     assert done.returncode == 0, done.stderr
     results = trial_results(tmp_path / "jobs" / "job").values()
     assert [result["reward"] for result in results] == [1.0] * 3

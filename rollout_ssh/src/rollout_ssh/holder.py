@@ -27,6 +27,8 @@ class Holder:
         self.token = token
         self.groups: tuple[str, ...] = ()
         """The control groups of the lease; the first, where there is one, has all its processes."""
+        self.made = False
+        """Whether the folder that was asked for is there."""
         self.enforced: tuple[str, ...] = ()
         """The limits that hold: `memory`, `cpu`, `pids`."""
         self.net: str | None = None
@@ -56,8 +58,9 @@ class Holder:
         *,
         network: str = "host",
         limits: GroupLimits | None = None,
+        folder: str = "",
     ) -> Holder:
-        """Lease the host; waits, off the clock, while somebody else has it, and calls `busy` then.
+        """Lease the host; waits, off the clock, while somebody else has it, and calls `busy` then. `folder` is made.
 
         Raises:
             Refused: it cannot be leased, and never will.
@@ -127,9 +130,10 @@ class Holder:
                         words = await self._lines.get()
                 self._lines.put_nowait(words)
                 continue
-            if words[0] == scripts.READY and len(words) == 6:
+            if words[0] == scripts.READY and len(words) == 7:
                 self.user_id, self.machine = int(words[1]), words[2]
                 self.groups, self.enforced = named(words[3]), named(words[5])
+                self.made = words[6] == "made"
                 self.net = None if words[4] == "none" else words[4]
                 return
 

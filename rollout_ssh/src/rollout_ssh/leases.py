@@ -13,6 +13,7 @@ from rollout.core.errors import StartError
 from rollout.core.sandbox import layers
 from rollout.core.sandbox.build import run_steps
 from rollout.core.sandbox.config import DEFAULT_WORKDIR
+from rollout.core.sandbox.recipe import Recipe
 from rollout.core.types import Command, EnvironmentSpec, Struct
 from rollout_ssh import scripts
 from rollout_ssh.bare import BareEnvironment
@@ -56,18 +57,21 @@ async def start_bare(
     Raises:
         Refused, Unreachable, BuildError, StartError, HostLostError
     """
-    limits = limits_of(spec.resources, pids)
+    limits, recipe = limits_of(spec.resources, pids), layers.read(spec)
+    folder = "" if recipe is not None else spec.workdir or DEFAULT_WORKDIR
     connection = await connected(host.lend, blocking)
     try:
         token = f"{job_id}-{os.urandom(4).hex()}"
-        holder = await Holder.take(connection, blocking, token, lost_after_sec, busy, network=network, limits=limits)
+        holder = await Holder.take(
+            connection, blocking, token, lost_after_sec, busy, network=network, limits=limits, folder=folder
+        )
     except BaseException:
         await run_shielded(blocking(connection.close))
         raise
     channels = Channels(connection, host.connect, blocking, host.keep)
     environment = BareEnvironment(LeasedMachine(host.name, channels, holder, blocking), ended)
     try:
-        await _furnish(environment, spec, holder.machine, limits)
+        await _furnish(environment, spec, recipe, holder, limits)
     except BaseException:
         environment.disown()
         await run_shielded(environment.stop())
@@ -75,16 +79,18 @@ async def start_bare(
     return environment
 
 
-async def _furnish(environment: BareEnvironment, spec: EnvironmentSpec, machine: str, limits: GroupLimits) -> None:
-    recipe = layers.read(spec)
+async def _furnish(
+    environment: BareEnvironment, spec: EnvironmentSpec, recipe: Recipe | None, holder: Holder, limits: GroupLimits
+) -> None:
     env, workdir, user = {}, None, None
     if recipe is not None:
-        state = await run_steps(recipe, environment, machine, None)
+        state = await run_steps(recipe, environment, holder.machine, None)
         env, workdir, user = state.env, state.workdir, state.user
     folder = spec.workdir or workdir or DEFAULT_WORKDIR
-    made = await environment.exec(Command(argv=("mkdir", "-p", folder), cwd="/"))
-    if made.exit_code != 0:
-        raise StartError(f"cannot make the folder {folder}: {made.stderr.decode('utf-8', 'replace').strip()}")
+    if not holder.made:
+        made = await environment.exec(Command(argv=("mkdir", "-p", folder), cwd="/"))
+        if made.exit_code != 0:
+            raise StartError(f"cannot make the folder {folder}: {made.stderr.decode('utf-8', 'replace').strip()}")
     environment.become({**env, **spec.env}, folder, user, limits.file_bytes)
 
 

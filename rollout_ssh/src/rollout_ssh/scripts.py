@@ -43,7 +43,7 @@ kill_all() {
 """
 
 # Holds the lease while it is told that somebody wants it, then puts the host back: $1 token, $2 seconds of silence, $3 network,
-# $4 to $6 limits of control groups.
+# $4 to $6 limits of control groups, $7 a folder to make for the trial, or nothing.
 # What is new in the folders of `listing` when the lease ends was made by the trial.
 HOLDER = f"""
 trap '' HUP PIPE
@@ -106,7 +106,8 @@ fi
 mkdir -m 711 "$lease/run"
 mkdir -p /tmp /var/tmp
 listing > "$lease/before"
-echo "{READY} $(id -u) $(uname -m) ${{groups:-none}} $net ${{enforced:-none}}"
+[ -n "$7" ] && mkdir -p -- "$7" && made=made || made=none
+echo "{READY} $(id -u) $(uname -m) ${{groups:-none}} $net ${{enforced:-none}} $made"
 while [ -n "$(timeout "$silence" head -c 1)" ]; do echo {BEAT}; done
 put_back
 echo {DONE}
@@ -118,7 +119,6 @@ echo {DONE}
 # Its own variables are `_r` and a letter, so that those of the command do not get in the way.
 _RUN = f"""
 exec 9>&2 2>/dev/null
-_rr=$(command -v chroot) _rs=$(command -v nsenter)
 _rkills() {{ _ra=0; [ ! -r "$_ro" ] || while read -r _rt _rv; do [ "$_rt" != oom_kill ] || _ra=$_rv; done < "$_ro"; }}
 _rkills; _rb=$_ra
 _rd={LEASE}/run/$$
@@ -135,6 +135,7 @@ printf '%s%s\\n' "$_rm" "$_rc"; printf '%s%s\\n' "$_rm" "$_rc" >&9; exit "$_rc"
 
 # Who the command runs as: $_ru, perhaps with a group after a colon. Sets HOME.
 _BECOME = f"""
+_rr=$(command -v chroot)
 _rn=${{_ru%%:*}} _rw=${{_ru#*:}}
 case $_rn in
 *[!0-9]*) _ri=$(id -u -- "$_rn") && _rk=$(id -g -- "$_rn") && _rl=$(id -G -- "$_rn" | tr ' ' ,) && eval "HOME=~$_rn" ||
@@ -219,14 +220,17 @@ def run(
         lines.append(f"{name}={shlex.quote(value)}; export {name}")
     lines.append(f"set -- {shlex.join(argv)}")
     there = f"cd -- {shlex.quote(workdir)}" + (f" && cd -- {shlex.quote(cwd)}" if cwd else "")
-    inner = shlex.quote(f'{there} && exec "$@"')
-    words = [f'"$_rs" --target {int(net)} --net --'] if net is not None else []
+    start = f'{there} && exec "$@"'
+    words = []
+    if net is not None:
+        lines.append("_rs=$(command -v nsenter)")
+        words.append(f'"$_rs" --target {int(net)} --net --')
     if user is not None:
         words.append('"$_rr" --userspec="$_ri:$_rk" --groups="$_rl" /')
+    if words:  # who it becomes has to be allowed to go there
+        start = f'exec {" ".join(words)} /bin/sh -c {shlex.quote(start)} sh "$@"'
     # only what the trial runs joins its groups: a trial that has all the processes it may have must not stop our own
-    lines.append(
-        f'(for _rf in $_rg; do echo 0 > "$_rf/cgroup.procs"; done; exec {" ".join(words)} /bin/sh -c {inner} sh "$@" 2>&9 9>&-)'
-    )
+    lines.append(f'(for _rf in $_rg; do echo 0 > "$_rf/cgroup.procs"; done; exec 2>&9 9>&-; {start})')
     lines.append(_END)
     return "\n".join(lines)
 
