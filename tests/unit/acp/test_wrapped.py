@@ -94,6 +94,11 @@ def test_what_can_be_given_over_acp_is_another_thing_than_what_its_own_command_c
     assert AcpxAgent.equipment(AcpxOptions(agent="openhands")) == {"stdio", "sse", "streamable-http"}
 
 
+def test_a_version_of_an_agent_that_has_an_adapter_is_refused() -> None:
+    with pytest.raises(ConfigError, match="agent codex speaks ACP by an adapter, which has versions of its own"):
+        AcpxOptions(agent="codex", options={"version": "1"})
+
+
 async def test_an_agent_without_the_protocol_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="agent mine does not speak ACP"):
         await run(tmp_path, manifest(acp=""))

@@ -101,10 +101,18 @@ class ManifestAgent(ScriptAgent):
 
     @classmethod
     def acp_command(cls, options: Any) -> str | None:
-        """What runs it so that it speaks ACP; None when it does not."""
+        """What runs it so that it speaks ACP; None when it does not.
+
+        Raises:
+            ConfigError: a version is asked for, and what speaks ACP is another program.
+        """
         manifest = cls.of(options)
         if not manifest.acp:
             return None
+        if options.version is not None and manifest.acp_install is not None:
+            raise ConfigError(
+                f"agent {manifest.name} speaks ACP by an adapter, which has versions of its own; leave `version` out"
+            )
         return f'{_settings(manifest, options, acp=True)}{manifest.prepare}exec {manifest.acp} "$@"\n'
 
     @classmethod
@@ -214,9 +222,9 @@ def _settings(manifest: Manifest, options: ManifestOptions, *, acp: bool = False
         f"model={shlex.quote(model)} base_url={shlex.quote(base_url)}",
         f"set -- {shlex.join(options.args)}".rstrip(),
     ]
-    if acp:
-        lines.append("mcp_config=")  # its session tells of the servers
-    elif manifest.mcp:
+    if acp or not manifest.mcp:
+        lines.append("mcp_config=")  # over ACP its session tells of the servers
+    else:
         file = MCP_CONFIG if manifest.mcp in WRITERS else "$ROLLOUT_MCP_CONFIG"
         lines.append(f'mcp_config=; [ -z "${{ROLLOUT_MCP_CONFIG:-}}" ] || mcp_config={file}')
     if manifest.skills:

@@ -14,6 +14,7 @@ import msgspec
 from rollout import PluginError, UsageError
 from rollout_agents.agent import ManifestAgent, ManifestOptions, execute_script, install_script
 from rollout_agents.manifest import Manifest
+from rollout_agents.mcp import WRITERS
 
 _INSTALL_SEC = 1800.0
 
@@ -52,7 +53,7 @@ def show_agent(name: str, as_job: bool) -> None:
             "description": manifest.description,
             "env": {**manifest.env, **{name: f"${{{name}}}" for name in variables}},
             "install": install_script(manifest) if manifest.install else None,
-            "execute": execute_script(manifest, options),
+            "execute": execute_script(_told_by_file(manifest), options),
             "trajectory": manifest.trajectory,
         }
         import yaml
@@ -88,6 +89,11 @@ def check_agent(
     with tempfile.TemporaryDirectory(prefix="rollout-check-") as folder:
         code = asyncio.run(_check(manifest, kind, image, _options(options), version, _variables(variables), Path(folder)))
     raise SystemExit(code)
+
+
+def _told_by_file(manifest: Manifest) -> Manifest:
+    """As a script of a job it finds MCP servers in the common form alone: nothing writes another one for it."""
+    return msgspec.structs.replace(manifest, mcp="") if manifest.mcp in WRITERS else manifest
 
 
 def manifests() -> list[Manifest]:
