@@ -200,8 +200,12 @@ def test_a_job_begins_without_a_host_that_is_down_and_says_so(tmp_path: Path) ->
     done = rollout(tmp_path, path)
     assert done.returncode == 0, done.stderr
     assert "root@10.213.77.18:2: nothing listens on port 2 (connection refused); the job begins without it" in done.stderr
+    assert "was not looked for" not in done.stderr, "nothing of an earlier run can be there"
     [result] = trial_results(tmp_path / "jobs" / "job").values()
     assert result["reward"] == 1.0
+    again = rollout(tmp_path, path)
+    assert again.returncode == 0, again.stderr
+    assert "what the job left there was not looked for: root@10.213.77.18:2: nothing listens" in again.stderr
 
 
 def test_secrets_of_an_agent_are_on_no_command_line_of_the_host(tmp_path: Path) -> None:

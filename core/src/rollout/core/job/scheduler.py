@@ -6,13 +6,14 @@ import asyncio
 import logging
 import time
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from rollout.core.aio import run_shielded
-from rollout.core.errors import HostLostError, RolloutError, StoreError, boundary, describe
+from rollout.core.errors import HostLostError, RolloutError, StoreError, TeardownError, boundary, describe
 from rollout.core.files import make_folder, write_atomic
 from rollout.core.job.events import (
     Event,
@@ -176,10 +177,20 @@ class _Run:
             plugins=plan.plugins,
         )
 
+    async def _reap(self) -> Sequence[str]:
+        """What an earlier run left is removed; a machine that does not answer now is cleaned by the next run, or by `clean`."""
+        plan = self._plan
+        try:
+            return await plan.backend.reap(plan.job_id)
+        except TeardownError as error:
+            if (plan.directory / CONFIG).exists():  # there was an earlier run
+                self._warn(str(error))
+            return error.removed
+
     async def _begin(self) -> None:
         plan, store = self._plan, self._store
         with boundary(RolloutError, "removing what an earlier run left behind"):
-            for line in await plan.backend.reap(plan.job_id):
+            for line in await self._reap():
                 self._warn(f"an earlier run left {line}; removed")
         # So that `rollout clean` finds the job of a scratch folder whose process was killed.
         make_folder(plan.backend_context.work_dir)
