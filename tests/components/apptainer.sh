@@ -47,6 +47,17 @@ install() {
     rm -rf "$state/apt"
 }
 
+bootstrap() { # Debian in the folder base
+    rm -rf "$state/base" "$state/lean"
+    # without what no test reads, and without waiting for the disk after each file
+    mmdebstrap --quiet --variant=minbase --include="$packages" --dpkgopt=force-unsafe-io \
+        --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
+        --dpkgopt='path-exclude=/usr/share/locale/*' trixie "$state/base"
+    ln -sf python3 "$state/base/usr/bin/python"
+    rm -rf "$state/base/dev" # images have no devices of their own
+    mkdir "$state/base/dev"
+}
+
 pack() { # NAME: the folder NAME as NAME.sif
     "$state/usr/bin/apptainer" -s build --force --mksquashfs-args "-comp gzip -Xcompression-level 1" "$state/$1.part" "$state/$1"
     mv "$state/$1.part" "$state/$1.sif"
@@ -64,24 +75,25 @@ up)
         DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
             patchelf mmdebstrap squashfs-tools squashfuse fuse2fs fuse-overlayfs uidmap util-linux > "$state/install.log"
     fi
+    making=
+    if [ ! -e "$state/lean.sif" ]; then
+        bootstrap &
+        making=$!
+    fi
     [ -x "$state/usr/bin/singularity" ] || install
     id "$user" > /dev/null 2>&1 || useradd --create-home --home-dir "$state/home" "$user"
     [ ! -e /dev/fuse ] || chmod 666 /dev/fuse # as distributions have it
-    if [ ! -e "$state/lean.sif" ]; then
-        rm -rf "$state/base" "$state/lean"
-        # without what no test reads, and without waiting for the disk after each file
-        mmdebstrap --quiet --variant=minbase --include="$packages" --dpkgopt=force-unsafe-io \
-            --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
-            --dpkgopt='path-exclude=/usr/share/locale/*' trixie "$state/base"
-        ln -sf python3 "$state/base/usr/bin/python"
-        rm -rf "$state/base/dev" # images have no devices of their own
-        mkdir "$state/base/dev"
+    if [ "$making" ]; then
+        wait "$making"
         pack base
-        # a third of it, for tests that build many images: what runs small programs in python3, git, make and the shell
+        # for tests that build many images: what python3, git, make and the shell need, and no more
         mv "$state/base" "$state/lean"
-        (cd "$state/lean/usr" && rm -rf lib/*/perl lib/*/gconv lib/*/libperl* share/perl* share/python-wheels share/zoneinfo bin/perl* \
-            lib/python3*/test lib/python3/dist-packages lib/git-core/git-http* lib/git-core/git-imap* lib/git-core/git-daemon lib/git-core/git-shell lib/git-core/scalar bin/scalar \
-            bin/git-shell bin/sqv bin/openssl ../var/lib/dpkg ../var/cache)
+        (
+            cd "$state/lean/usr"
+            rm -rf bin/git-shell bin/openssl bin/perl* bin/scalar bin/sqv lib/*/gconv lib/*/libperl* lib/*/perl share/perl* \
+                lib/git-core/git-daemon lib/git-core/git-http* lib/git-core/git-imap* lib/git-core/git-shell lib/git-core/scalar \
+                lib/python3*/test lib/python3/dist-packages share/python-wheels share/zoneinfo ../var/cache ../var/lib/dpkg
+        )
         pack lean
         rm -rf "$state/lean"
     fi
