@@ -16,7 +16,7 @@ import pytest
 import rollout
 import rollout_apptainer
 from require import APPTAINER, require, unavailable
-from rollout.core.protocols import DOCKER_IMAGE, EXEC_USER, LIVE_STDIO, NETWORK_NONE, SNAPSHOT, BackendContext
+from rollout.core.protocols import BESIDE, DOCKER_IMAGE, EXEC_USER, LIVE_STDIO, NETWORK_NONE, SNAPSHOT, BackendContext
 from rollout.core.types import EnvironmentSpec
 from rollout.testing.environment import EnvironmentSuite
 from rollout_apptainer.backend import ApptainerBackend
@@ -39,7 +39,7 @@ PACKING = (
 class TestApptainer(EnvironmentSuite):
     """As whoever runs the tests."""
 
-    capabilities = frozenset({EXEC_USER, LIVE_STDIO, NETWORK_NONE, DOCKER_IMAGE, SNAPSHOT})
+    capabilities = frozenset({BESIDE, EXEC_USER, LIVE_STDIO, NETWORK_NONE, DOCKER_IMAGE, SNAPSHOT})
     image = "base.sif"
 
     @pytest.fixture(autouse=True)

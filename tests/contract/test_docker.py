@@ -7,7 +7,18 @@ from typing import Any
 import pytest
 
 from require import require
-from rollout.core.protocols import DOCKER_IMAGE, EXEC_USER, LIVE_STDIO, NETWORK_NONE, SERVICES, SNAPSHOT, BackendContext
+from rollout.core.protocols import (
+    BESIDE,
+    DOCKER_IMAGE,
+    EXEC_USER,
+    LIVE_STDIO,
+    NETWORK_ALLOWLIST,
+    NETWORK_NONE,
+    NETWORK_SWITCH,
+    SERVICES,
+    SNAPSHOT,
+    BackendContext,
+)
 from rollout.core.types import EnvironmentSpec
 from rollout.testing.environment import EnvironmentSuite
 from rollout_docker.backend import DockerBackend
@@ -22,7 +33,19 @@ def _docker() -> None:
 
 
 class TestDocker(EnvironmentSuite):
-    capabilities = frozenset({EXEC_USER, LIVE_STDIO, NETWORK_NONE, DOCKER_IMAGE, SERVICES, SNAPSHOT})
+    capabilities = frozenset(
+        {
+            BESIDE,
+            EXEC_USER,
+            LIVE_STDIO,
+            NETWORK_ALLOWLIST,
+            NETWORK_NONE,
+            NETWORK_SWITCH,
+            DOCKER_IMAGE,
+            SERVICES,
+            SNAPSHOT,
+        }
+    )
 
     def make(self, context: BackendContext) -> DockerBackend:
         return DockerBackend(DockerOptions(pull="never"), context)

@@ -20,7 +20,10 @@ _CAPABILITIES = frozenset(
     {
         protocols.EXEC_USER,
         protocols.LIVE_STDIO,
+        protocols.BESIDE,
+        protocols.NETWORK_ALLOWLIST,
         protocols.NETWORK_NONE,
+        protocols.NETWORK_SWITCH,
         protocols.DOCKER_IMAGE,
         protocols.SERVICES,
         protocols.SNAPSHOT,

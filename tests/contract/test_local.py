@@ -9,13 +9,22 @@ import pytest
 
 from ordinary_user import run_as_ordinary_user
 from rollout.builtin.local import LocalBackend, LocalOptions
-from rollout.core.protocols import EXEC_USER, LIVE_STDIO, NETWORK_NONE, SNAPSHOT, BackendContext
+from rollout.core.protocols import (
+    BESIDE,
+    EXEC_USER,
+    LIVE_STDIO,
+    NETWORK_ALLOWLIST,
+    NETWORK_NONE,
+    NETWORK_SWITCH,
+    SNAPSHOT,
+    BackendContext,
+)
 from rollout.testing.environment import EnvironmentSuite
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 class TestLocalAsRoot(EnvironmentSuite):
-    capabilities = frozenset({EXEC_USER, LIVE_STDIO, NETWORK_NONE, SNAPSHOT})
+    capabilities = frozenset({BESIDE, EXEC_USER, LIVE_STDIO, NETWORK_ALLOWLIST, NETWORK_NONE, NETWORK_SWITCH, SNAPSHOT})
 
     def make(self, context: BackendContext) -> LocalBackend:
         return LocalBackend(LocalOptions(), context)
