@@ -14,7 +14,7 @@ import pytest
 
 from integration.jobs import rollout, trial_results, write_job, write_task
 from require import APPTAINER, require
-from rollout.core.errors import EnvironmentLostError, SandboxError, StartError
+from rollout.core.errors import EnvironmentLostError, SandboxError
 from rollout.core.protocols import BackendContext
 from rollout.core.types import EnvironmentSpec
 from rollout.testing.environment import run
@@ -85,8 +85,8 @@ async def test_an_image_of_the_hosts_needs_nothing_here(new_backend: Any) -> Non
         finally:
             await environment.stop()
     async with new_backend(image="/no/such.sif") as backend:
-        with pytest.raises(StartError, match=r"there is no image /no/such\.sif"):
-            await backend.start(SPEC, await backend.prepare(SPEC))
+        with pytest.raises(SandboxError, match=r"there is no image /no/such\.sif there"):
+            backend.check(SPEC)
 
 
 async def test_an_image_that_was_sent_for_a_job_is_removed_with_it(new_backend: Any) -> None:

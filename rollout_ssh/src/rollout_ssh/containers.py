@@ -37,17 +37,13 @@ from rollout_ssh.sending import in_words
 from rollout_ssh.session import Session
 
 _CHUNK = 1 << 20
-# For a shell of whatever kind: PATH DIGEST; writes standard input to the file.
-_RECEIVE = (
-    "exec sh -c "
-    + shlex.quote(
-        """umask 077; mkdir -p "${1%/*}" || exit; part=$1.$$.part; trap 'rm -f "$part"' EXIT
-cat > "$part" || exit
-[ "$(sha256sum < "$part" | cut -c 1-64)" = "$2" ] || { echo "it did not arrive whole" >&2; exit 1; }
-mv "$part" "$1" """
-    )
-    + " sh"
+# For a shell of whatever kind: PATH DIGEST; writes standard input to the file. Whoever runs it has the lock of that image.
+_RECEIVE_SCRIPT = (
+    'umask 077; mkdir -p "${1%/*}" && rm -f "$1".*.part || exit; part=$1.$$.part; cat > "$part"; '
+    'if [ "$(sha256sum < "$part" | cut -c 1-64)" = "$2" ]; then mv "$part" "$1"; exit; fi; '
+    'rm -f "$part"; echo "it did not arrive whole" >&2; exit 1'
 )
+_RECEIVE = f"exec sh -c {shlex.quote(_RECEIVE_SCRIPT)} sh"
 _SENT_SEC = 600.0
 
 
@@ -98,12 +94,12 @@ class ContainerHosts:
         return await cast(SnapshotBackend, self._engine).snapshot(spec, image, key, change, force=force)
 
     async def remove(self, image: str) -> None:
+        if self._options.image is None:
+            await self._engine.remove(image)
         for host, path in self._made.pop(image, set()):
             session = host.last_session
             if session is not None and session.ended is None:
                 await session.remove(path)
-        if self._options.image is None:
-            await self._engine.remove(image)
 
     async def reap(self, job_id: str) -> Sequence[str]:
         here = await self._engine.reap(job_id) if self._options.image is None else []
@@ -117,9 +113,9 @@ class ContainerHosts:
     async def _start(self, lease: Lease[Host], session: Session, spec: EnvironmentSpec, image: str) -> NamespaceEnvironment:
         known = image if self._options.image is None else None
         commands = await self._engine.commands(spec, known, ids=session.ids)
-        there = self._options.image or await self._send(lease.value, session, image)
-        if not (await session.file("exists", there))["exists"]:
-            raise StartError(f"{lease.name}: there is no image {there}")
+        there = session.image if known is None else await self._send(lease.value, session, image)
+        if there is None:
+            raise StartError(f"{lease.name}: there is no image {self._options.image} there")
         config = {
             **self._hosts.config(session, spec, ImageConfig(env=commands.env, user=commands.user, workdir=commands.workdir)),
             "container": {

@@ -134,6 +134,7 @@ class Host:
             "mask": options.mask,
             "rootfs": options.rootfs,
             "programs": engine_programs(options),
+            "image": options.image,
         }
 
 

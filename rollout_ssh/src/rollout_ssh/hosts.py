@@ -221,12 +221,8 @@ class OwnHosts:
         try:
             if self._options.mode == "host":
                 self._facts[host.name] = probe(host)
-            elif host.launch().program is None and self._options.mode == "apptainer":
-                names = " or ".join(engine_programs(self._options))
-                raise Refused(
-                    f"{host.name}: there is no {names} there: install Apptainer, or give its path on the hosts in "
-                    "environment.options.engine.program"
-                )
+            else:
+                _refuse_lacking(host.name, host.launch(), self._options)
         except (Refused, Unreachable) as error:
             return error
         return None
@@ -356,6 +352,18 @@ def ended(lease: Lease[Host], session: Session) -> Callable[[bool], None]:
 
 def _local(path: str, base: Path) -> Path:
     return base / Path(path).expanduser()
+
+
+def _refuse_lacking(name: str, session: Session, options: SshOptions) -> None:
+    """Raises Refused when `mode: apptainer` needs something that the host does not have."""
+    if options.mode == "apptainer" and session.program is None:
+        names = " or ".join(engine_programs(options))
+        raise Refused(
+            f"{name}: there is no {names} there: install Apptainer, or give its path on the hosts in "
+            "environment.options.engine.program"
+        )
+    if options.image is not None and session.image is None:
+        raise Refused(f"{name}: there is no image {options.image} there (environment.options.image)")
 
 
 async def _reap(session: Session, job_id: str) -> list[str]:

@@ -62,6 +62,7 @@ class Session:
         self.identity: str = hello["identity"]
         self.folder: str = hello["folder"]
         self.program: str | None = hello["program"]
+        self.image: str | None = hello["image"]
 
     @classmethod
     def launch(cls, name: str, wire: Wire, config: dict[str, Any], lost_after_sec: float) -> Session:

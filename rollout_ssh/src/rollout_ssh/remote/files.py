@@ -29,6 +29,7 @@ def resolve(config: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         "folder": folder,
         "files": {path: _text(path) for path in config["tell"]},
         "program": container.find(config["programs"]),
+        "image": _existing(config.get("image")),
     }
     for path in config["share"]:
         if not os.path.isdir(path) or os.path.realpath(path) == "/":
@@ -149,6 +150,11 @@ def _folder(folder: str) -> str:
         return os.environ["XDG_CACHE_HOME"] + folder[len("~/.cache") :]
     path = os.path.expanduser(folder)
     return path if path.startswith("/") else f"/tmp/rollout-{os.geteuid()}-cache"
+
+
+def _existing(path: str | None) -> str | None:
+    found = os.path.expanduser(path) if path is not None else ""
+    return found if os.path.exists(found) else None
 
 
 def _text(path: str) -> str | None:
