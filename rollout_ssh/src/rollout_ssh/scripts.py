@@ -58,11 +58,18 @@ listing() {{
     done | LC_ALL=C sort -u
 }}
 put_back() {{
-    for group in $(tr : ' ' < "$lease/group"); do
-        [ "$group" = none ] && group=
-        kill_all
-        i=0
-        while [ -n "$group" ] && [ -d "$group" ] && [ $i -lt 200 ]; do rmdir "$group" && break; i=$((i+1)); sleep 0.01; done
+    rest=none
+    read -r rest < "$lease/group"
+    [ "$rest" != none ] || rest=
+    group=${{rest%% *}} # which has all processes
+    kill_all
+    i=0
+    while [ -n "$rest" ] && [ $i -lt 200 ]; do
+        rmdir $rest
+        all=$rest rest=
+        for p in $all; do [ ! -d "$p" ] || rest="$rest $p"; done
+        [ -z "$rest" ] || sleep 0.01
+        i=$((i+1))
     done
     read -r net < "$lease/net" && kill -9 "$net"
     [ -f "$lease/before" ] && listing | LC_ALL=C comm -13 "$lease/before" - | while IFS= read -r path; do
@@ -96,7 +103,9 @@ for p in /logs /tests /oracle /solution; do
     exit 0
 done
 enforce "rollout-$token" "$4" "$5" "$6"
-echo "${{groups:-none}}" > "$lease/group"
+IFS=:
+echo ${{groups:-none}} > "$lease/group"
+unset IFS
 if [ "$network" = none ]; then
     unshare --net sh -c 'ip link set lo up && echo $$ && exec sleep 2147483647' < /dev/null > "$lease/net" &
     i=0
@@ -104,7 +113,7 @@ if [ "$network" = none ]; then
     read -r net < "$lease/net" || {{ put_back; echo "{REFUSED} it cannot cut the network off"; exit 0; }}
 fi
 mkdir -m 711 "$lease/run"
-mkdir -p /tmp /var/tmp
+[ -d /tmp ] && [ -d /var/tmp ] || mkdir -p /tmp /var/tmp
 listing > "$lease/before"
 [ -n "$7" ] && mkdir -p -- "$7" && made=made || made=none
 echo "{READY} $(id -u) $(uname -m) ${{groups:-none}} $net ${{enforced:-none}} $made"
