@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import ssh_machines
+from require import APPTAINER, DOCKER_IMAGE
+
 WRITE_ONE = "echo 1 > /logs/verifier/reward.txt\n"
 CHECK_ANSWER = """#!/bin/bash
 if [ "$(cat /app/answer.txt 2>/dev/null)" = "42" ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
@@ -45,6 +48,21 @@ def write_job(folder: Path, job: dict[str, Any]) -> Path:
     path = folder / "job.json"
     path.write_text(json.dumps({**defaults, **job}))
     return path
+
+
+def environment_of(kind: str, folder: Path) -> dict[str, Any]:
+    """`environment:` of a job in `folder`, on what tests/components make ready for this type."""
+    options: dict[str, dict[str, Any]] = {
+        "docker": {"pull": "never"},
+        "apptainer": {
+            "program": str(APPTAINER / "usr/bin/apptainer"),
+            "bases": {DOCKER_IMAGE: str(APPTAINER / "base.sif")},
+            "cache": str(folder / "cache"),
+            "scratch": str(folder / "scratch"),
+        },
+        "ssh": ssh_machines.options(8),
+    }
+    return {"type": kind, "options": options.get(kind, {})}
 
 
 def environ(folder: Path, **more: str) -> dict[str, str]:

@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-import ssh_machines
-from integration.jobs import rollout, trial_results, write_job, write_task
-from require import APPTAINER
+from integration.jobs import environment_of, rollout, trial_results, write_job, write_task
 from rollout.testing import acp_agent
 
 AGENT = Path(acp_agent.__file__)
@@ -23,17 +21,7 @@ def job(folder: Path, environment: str, agents: list[dict[str, Any]], **more: An
     (task / "environment" / "Dockerfile").write_text(
         "FROM debian:trixie-slim\nWORKDIR /app\nCOPY acp_agent.py /opt/agent/acp_agent.py\n"
     )
-    kinds = {
-        "apptainer": {
-            "program": str(APPTAINER / "usr/bin/apptainer"),
-            "bases": {"debian:trixie-slim": str(APPTAINER / "base.sif")},
-            "cache": str(folder / "cache"),
-            "scratch": str(folder / "scratch"),
-        },
-        "ssh": ssh_machines.options(8),
-    }
-    place = {"type": environment, "options": kinds.get(environment, {})}
-    return write_job(folder, {"environment": place, "agents": agents, **more})
+    return write_job(folder, {"environment": environment_of(environment, folder), "agents": agents, **more})
 
 
 def none_alive(command: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from integration.jobs import rollout, trial_results, write_job, write_task
+from integration.jobs import environment_of, rollout, trial_results, write_job, write_task
 from require import DOCKER_IMAGE, require
 from rollout.testing import acp_agent
 
@@ -45,7 +45,7 @@ def job(folder: Path, kind: str, agents: list[dict[str, Any]], *, toml: str = TO
         file.write_text(text)
     (task / "environment" / "agent.py").write_text(Path(acp_agent.__file__).read_text())
     (task / "environment" / "Dockerfile").write_text(f"FROM {DOCKER_IMAGE}\nWORKDIR /app\nCOPY . .\n")
-    return write_job(folder, {"environment": {"type": kind}, "agents": agents, **more})
+    return write_job(folder, {"environment": environment_of(kind, folder), "agents": agents, **more})
 
 
 def write_skill(folder: Path, text: str) -> None:
@@ -55,7 +55,11 @@ def write_skill(folder: Path, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "isolation"),
-    [("local", "default"), pytest.param("docker", "users", marks=pytest.mark.needs("docker"))],
+    [
+        ("local", "default"),
+        pytest.param("docker", "users", marks=pytest.mark.needs("docker")),
+        pytest.param("ssh", "default", marks=pytest.mark.needs("ssh")),
+    ],
 )
 def test_a_script_finds_servers_and_skills_of_task_and_job_by_two_variables(tmp_path: Path, kind: str, isolation: str) -> None:
     require(kind)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from integration.jobs import CHECK_ANSWER, host_processes, memory_peak, trial_results, write_job, write_task
+from integration.jobs import CHECK_ANSWER, environment_of, host_processes, memory_peak, trial_results, write_job, write_task
 from require import require
 
 MARK = f"{os.getpid()}"
@@ -51,8 +51,7 @@ class Jobs:
         self.left = host_processes(f".{MARK}")
 
     def _run(self, folder: Path, name: str, kind: str, **job: Any) -> int:
-        options = {"pull": "never"} if kind == "docker" else {}
-        return memory_peak(folder, write_job(folder, {"name": name, "environment": {"type": kind, "options": options}, **job}))
+        return memory_peak(folder, write_job(folder, {"name": name, "environment": environment_of(kind, folder), **job}))
 
     def text(self, agent: str, file: str) -> str:
         return (self.folders[agent] / file).read_text()
