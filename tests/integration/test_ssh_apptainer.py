@@ -14,13 +14,13 @@ import pytest
 
 from integration.jobs import rollout, trial_results, write_job, write_task
 from require import APPTAINER, require
-from rollout.core.errors import EnvironmentLostError, SandboxError
+from rollout.core.errors import EnvironmentLostError, HostLostError, SandboxError
 from rollout.core.protocols import BackendContext
 from rollout.core.types import EnvironmentSpec
 from rollout.testing.environment import run
 from rollout_ssh.backend import SshBackend
 from rollout_ssh.options import SshOptions
-from ssh_machines import host, install_apptainer, options, wait_until
+from ssh_machines import do, host, install_apptainer, options, wait_until
 from ssh_machines import run as on_machine
 
 PROGRAM = str(APPTAINER / "usr/bin/apptainer")
@@ -132,3 +132,18 @@ async def test_what_a_killed_relay_and_its_keepers_left_is_removed(new_backend: 
         removed = await backend.reap(backend._context.job_id)
         assert any("sandbox files" in line for line in removed), removed
     wait_until(MACHINES[0], NOTHING_LEFT)
+
+
+async def test_a_host_that_is_cut_off_is_lost_and_ends_its_instances_by_itself(new_backend: Any) -> None:
+    async with new_backend(image=SMALL, lost_after_sec=2, connect_timeout_sec=2) as backend:
+        environment = await backend.start(SPEC, await backend.prepare(SPEC))
+        running = asyncio.ensure_future(run(environment, "sleep 54321"))
+        await run(environment, "true")
+        do("cut", MACHINES[0])
+        try:
+            with pytest.raises(HostLostError):
+                await running
+            await environment.stop()
+            await asyncio.to_thread(wait_until, MACHINES[0], NOTHING_LEFT)
+        finally:
+            do("mend", MACHINES[0])
