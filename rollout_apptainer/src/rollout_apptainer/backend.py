@@ -171,7 +171,6 @@ class ApptainerBackend:
             env={**_ENV, **config.env, **spec.env},
             user=config.user,
             workdir=spec.workdir or config.workdir or DEFAULT_WORKDIR,
-            network=self._network(spec),
         )
 
     async def remove(self, image: str) -> None:

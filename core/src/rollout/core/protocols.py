@@ -306,7 +306,6 @@ class ContainerCommands(Struct, frozen=True, kw_only=True):
     env: dict[str, str]
     user: str | None = None
     workdir: str
-    network: str
 
 
 class PortableBackend(EnvironmentBackend, Protocol):
