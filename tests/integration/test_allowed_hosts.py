@@ -143,6 +143,26 @@ def test_on_docker_an_agent_reaches_what_is_listed_and_nothing_else_and_the_veri
 
 
 @pytest.mark.needs("docker")
+@pytest.mark.parametrize(
+    ("toml", "open_phase"),
+    [
+        ('[agent]\nnetwork_mode = "no-network"\n', "setup"),
+        ('[environment]\nnetwork_mode = "no-network"\n[verifier]\nnetwork_mode = "public"\n', "verifier"),
+    ],
+)
+def test_on_docker_a_phase_is_cut_off_or_let_out_without_a_relay(
+    tmp_path: Path, site: tuple[str, str], toml: str, open_phase: str
+) -> None:
+    network, address = site
+    environment = {"type": "docker", "agent_cache": False, "options": {"network": network}}
+    quickly = "export RES_OPTIONS='timeout:1 attempts:1'\n"  # without a network nobody answers
+    reached = run(tmp_path, toml, quickly + reach("site.test", (8001, 8002), address), environment=environment)
+    assert reached["agent"] == {"allowed": ["no", "no"], "other": ["no", "no"], **CLOSED}
+    for phase in {open_phase, "verifier"}:
+        assert reached[phase]["allowed"] == ["hello", "hello"]
+
+
+@pytest.mark.needs("docker")
 def test_what_a_killed_job_left_of_its_relay_is_cleaned(tmp_path: Path) -> None:
     write_task(tmp_path / "tasks/one", toml='[environment]\nnetwork_mode = "allowlist"\nallowed_hosts = ["site.test"]\n')
     environment = {"type": "docker", "options": {"egress_image": DOCKER_IMAGE}}
