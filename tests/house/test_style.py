@@ -74,3 +74,14 @@ def test_everything_is_caught_at_boundaries_alone() -> None:
                 if module not in allowed and not reraises:
                     wrong.append(f"{module}:{node.lineno}")
     assert not wrong, wrong
+
+
+def test_a_home_folder_that_is_not_there_is_no_traceback() -> None:
+    """`Path.expanduser` raises RuntimeError for the home of a user who is unknown; that of `os.path` leaves the path."""
+    wrong = [
+        f"{module}:{node.lineno}"
+        for module in modules()
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.Attribute) and node.attr == "expanduser" and ast.unparse(node.value) != "os.path"
+    ]
+    assert not wrong, wrong

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,7 +37,7 @@ class Tls(NamedTuple):
         if not verify and not environ.get("DOCKER_TLS"):
             return None
         folder = environ.get("DOCKER_CERT_PATH") or environ.get("DOCKER_CONFIG") or "~/.docker"
-        return cls.of_folder(Path(folder).expanduser(), verify=verify)
+        return cls.of_folder(Path(os.path.expanduser(folder)), verify=verify)
 
     def context(self) -> ssl.SSLContext:
         """

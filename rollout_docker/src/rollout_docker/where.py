@@ -61,7 +61,7 @@ def _named(url: str, tls: TlsOptions | None, slots: int | None, base_dir: Path, 
         return Endpoint(url, slots=slots)
     if tls is None:
         return Endpoint(url, tls=Tls.of_environ(environ), slots=slots)
-    ca, cert, key = (base_dir / Path(path).expanduser() if path else None for path in (tls.ca_file, tls.cert_file, tls.key_file))
+    ca, cert, key = (base_dir / os.path.expanduser(path) if path else None for path in (tls.ca_file, tls.cert_file, tls.key_file))
     return Endpoint(url, tls=Tls(ca, cert, key), slots=slots)
 
 
@@ -84,7 +84,7 @@ class _Config(msgspec.Struct, rename="camel"):
 
 def config_folder(environ: Mapping[str, str]) -> Path:
     """Where the docker command keeps its settings."""
-    return Path(environ.get("DOCKER_CONFIG") or "~/.docker").expanduser()
+    return Path(os.path.expanduser(environ.get("DOCKER_CONFIG") or "~/.docker"))
 
 
 def _current_context(environ: Mapping[str, str]) -> str:
@@ -130,6 +130,6 @@ def _of_machine(environ: Mapping[str, str]) -> Endpoint:
 
 def _sockets(environ: Mapping[str, str]) -> Sequence[Endpoint]:
     runtime = environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
-    docker = (DOCKER_SOCKET, f"{runtime}/docker.sock", str(Path("~/.docker/run/docker.sock").expanduser()))
+    docker = (DOCKER_SOCKET, f"{runtime}/docker.sock", os.path.expanduser("~/.docker/run/docker.sock"))
     podman = (f"{runtime}/podman/podman.sock", "/run/podman/podman.sock")
     return [*(Endpoint(f"unix://{path}") for path in docker), *(Endpoint(f"unix://{path}", "Podman") for path in podman)]

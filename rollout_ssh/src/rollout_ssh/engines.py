@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 from typing import Any
 
 import msgspec
@@ -34,7 +34,7 @@ def docker_hosts(options: SshOptions, context: BackendContext) -> EnvironmentBac
                 "(IdentityFile, UserKnownHostsFile ...), or load the key into an agent"
             )
     plugin = find("environments", mode)
-    file = context.base_dir / Path(options.host_file).expanduser() if options.host_file else None
+    file = context.base_dir / os.path.expanduser(options.host_file) if options.host_file else None
     hosts: list[dict[str, Any]] = [
         {"host": f"ssh://{entry.text}", "slots": entry.slots or options.slots} for entry in find_hosts(options.hosts, file)
     ]

@@ -351,7 +351,7 @@ def ended(lease: Lease[Host], session: Session) -> Callable[[bool], None]:
 
 
 def _local(path: str, base: Path) -> Path:
-    return base / Path(path).expanduser()
+    return base / os.path.expanduser(path)
 
 
 def _refuse_lacking(name: str, session: Session, options: SshOptions) -> None:
