@@ -63,7 +63,7 @@ class DockerOptions(Struct, frozen=True, kw_only=True):
     network: str | None = None
     """An existing network for tasks that may use one, instead of the engine's default bridge."""
     egress_image: str = "python:3.13-alpine"
-    """An image with Python 3, for the container that relays what tasks with a list of allowed hosts may reach."""
+    """An image with Python 3.11 or later, for the container that relays what tasks with a list of allowed hosts may reach."""
     pids: int | None = 4096
     """Processes and threads of one container; null is no limit."""
     shm_size: Quantity | None = None
