@@ -19,7 +19,7 @@ import pytest_asyncio
 from engines import IMAGE, Dockerd, Sshd, certificates, engine, free_port
 from integration.jobs import command, environ, rollout, trial_results, write_job, write_task
 from require import unavailable
-from rollout.core.errors import EnvironmentLostError, HostLostError, SandboxError
+from rollout.core.errors import EnvironmentLostError, HostLostError, SandboxError, TeardownError
 from rollout.core.protocols import BackendContext
 from rollout.core.types import Command, EnvironmentSpec
 from rollout.testing.environment import ok
@@ -312,6 +312,8 @@ async def test_hosts_that_do_not_answer_at_first_are_noted_and_without_any_the_j
     backend = new_backend(DockerOptions(hosts=[absent, first.url], pull="never"), warnings)
     await use(backend)
     assert [warning for warning in warnings if absent in warning and "set aside" in warning]
+    with pytest.raises(TeardownError, match=rf"not all looked for: {absent} does not answer"):
+        await backend.reap("no-such-job")
     with pytest.raises(SandboxError, match="none of the engines in `hosts` can be used") as caught:
         new_backend(DockerOptions(hosts=[absent, "tcp://127.0.0.1:1"])).check(spec())
     assert absent in str(caught.value) and "tcp://127.0.0.1:1" in str(caught.value)
