@@ -67,9 +67,8 @@ class Holder:
             Unreachable
         """
         silence = f"{2 * lost_after_sec:g}"
-        line, data = scripts.command_line(
-            scripts.HOLDER, "rollout-holder", token, silence, network, *(limits or GroupLimits()).words()
-        )
+        words = (token, silence, network, *(limits or GroupLimits()).words(), folder)
+        line, data = scripts.command_line(scripts.HOLDER, "rollout-holder", *words)
         try:
             channel = await blocking(connection.run, line, _READY_SEC)
         except paramiko.ChannelException as error:
