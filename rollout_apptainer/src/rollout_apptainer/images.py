@@ -15,6 +15,7 @@ from rollout.core.errors import BuildError, ImagePullError, SandboxError, StartE
 from rollout.core.protocols import Environment
 from rollout.core.sandbox.build import ImageState, run_steps
 from rollout.core.sandbox.inside.accounts import subordinate_ids
+from rollout.core.sandbox.inside.monitor import image_variables
 from rollout.core.sandbox.layers import ImageConfig
 from rollout.core.types import EnvironmentSpec, OutputSink
 from rollout_apptainer import namespaces, sif
@@ -32,8 +33,6 @@ _SQUASH = ("-comp", "gzip", "-Xcompression-level", "1")
 _JSON = "3"
 _SYSTEM = ("--datatype", "4", "--partfs", "1", "--parttype", "2")
 _MACHINES = {"x86_64": "2", "aarch64": "4", "ppc64le": "6", "s390x": "11", "riscv64": "12"}
-_OWN_VARIABLES = ("APPTAINER_", "SINGULARITY_")
-_SHELL_VARIABLES = frozenset({"HOME", "LD_LIBRARY_PATH", "PROMPT_COMMAND", "PS1", "PWD", "OLDPWD", "SHLVL", "TERM", "_", "USER"})
 _BUILD_ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 
 
@@ -303,10 +302,7 @@ class Images:
         done = await self._program.run(arguments)
         if done.exit_code != 0:
             raise StartError(f"nothing can be run in the image {path}: {complaint(done.stderr)}")
-        items = [item.split("=", 1) for item in done.stdout.decode("utf-8", "surrogateescape").split("\0") if "=" in item]
-        return ImageConfig(
-            env={name: value for name, value in items if name not in _SHELL_VARIABLES and not name.startswith(_OWN_VARIABLES)}
-        )
+        return ImageConfig(env=image_variables(done.stdout))
 
 
 def _squashfs(name: str) -> str | None:

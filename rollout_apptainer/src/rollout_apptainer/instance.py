@@ -7,10 +7,8 @@ import errno
 import json
 import os
 import re
-import select
 import socket
 import subprocess
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from typing import Any
 from rollout.core.aio import Blocking, run_shielded
 from rollout.core.errors import ResourceError, SandboxError, StartError, TeardownError
 from rollout.core.sandbox.environment import SandboxEnvironment
-from rollout.core.sandbox.inside import cgroups, channel
+from rollout.core.sandbox.inside import cgroups, channel, monitor
 from rollout.core.sandbox.launch import launch_inside
 from rollout.core.sandbox.oom import OomCounter
 from rollout.core.types import Struct
@@ -206,7 +204,7 @@ class _Running:
 
     async def _still_there(self) -> list[str]:
         """Asked only when it is not known that it has ended: the answer takes a while."""
-        if self.monitor is not None and _ended(self.monitor, 0):
+        if self.monitor is not None and monitor.ended(self.monitor, 0):
             return []
         return await self._instances.names()
 
@@ -218,7 +216,7 @@ class _Running:
             except subprocess.TimeoutExpired:
                 self.server.kill()
                 self.server.wait()
-        return self.monitor is None or _ended(self.monitor, _END_SEC)
+        return self.monitor is None or monitor.ended(self.monitor, _END_SEC)
 
 
 def _refusal(name: str, answer: Mapping[str, Any]) -> str:
@@ -232,46 +230,18 @@ def _refusal(name: str, answer: Mapping[str, Any]) -> str:
 
 
 def _watch_parent(pid: int, folder: Path) -> int:
-    """A descriptor for the process that mounts and unmounts the container's file systems: when it ends, everything has."""
     try:
-        parent = int(_stat(pid)[1])
-        descriptor = os.pidfd_open(parent)
-        (folder / "monitor").write_text(f"{parent} {_stat(parent)[19]}")
+        return monitor.watch_parent(pid, str(folder))
     except (OSError, IndexError) as error:
         raise StartError(f"the instance ended at once: {error}") from error
-    return descriptor
 
 
 def wait_for_end(folder: Path) -> None:
     """Wait until the instance whose folder this is has unmounted its file systems, after its first process was killed. Blocks."""
-    try:
-        pid, started = (folder / "monitor").read_text().split()
-        descriptor = os.pidfd_open(int(pid))
-    except (OSError, ValueError):
-        return  # it was never there, or is gone
-    try:
-        if _stat(int(pid))[19] == started:
-            _ended(descriptor, _END_SEC)
-    except (OSError, IndexError):
-        return
-    finally:
+    descriptor = monitor.watched(str(folder))
+    if descriptor is not None:
+        monitor.ended(descriptor, _END_SEC)
         os.close(descriptor)
-
-
-def _stat(pid: int) -> list[str]:
-    """What the kernel says of a process, from its state on."""
-    return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-
-
-def _ended(descriptor: int, timeout_sec: float) -> bool:
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    deadline = time.monotonic() + timeout_sec
-    while True:
-        try:
-            return bool(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
-        except InterruptedError:
-            continue
 
 
 async def _undo(starting: asyncio.Task[SandboxEnvironment]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import select
 import shutil
 import signal
 import socket
@@ -17,7 +16,7 @@ import subprocess
 import sys
 from typing import Any, NoReturn
 
-from rollout.core.sandbox.inside import channel, entered
+from rollout.core.sandbox.inside import channel, entered, monitor
 
 _START_SEC = 600.0
 _END_SEC = 60.0
@@ -62,12 +61,12 @@ def _keep(control: socket.socket, config: dict[str, Any]) -> None:
             raise _RefusedError(f"there is no {' or '.join(wanted['programs'])}")
         if wanted["environ"] is not None:
             found = _run(program, wanted["environ"], names)
-            config["env"] = {**config["env"], **_variables(found), **config["given"]}
+            config["env"] = {**config["env"], **monitor.image_variables(found), **config["given"]}
         for arguments in [*wanted["before"], wanted["start"]]:
             _run(program, arguments, names)
         with open(f"{folder}/pid", encoding="ascii") as file:
             pid = int(file.read())
-        monitor = _watch_parent(pid, folder)
+        above = monitor.watch_parent(pid, folder)
     except (_RefusedError, OSError, ValueError, IndexError) as error:
         channel.send(control, {"error": str(error), "errno": 0})
         control.close()
@@ -82,29 +81,23 @@ def _keep(control: socket.socket, config: dict[str, Any]) -> None:
             os._exit(code)
     control.close()
     os.waitpid(child, 0)
-    if not _ended(monitor, 0):
+    if not monitor.ended(above, 0):
         _kill(pid)
-        if not _ended(monitor, _END_SEC):
+        if not monitor.ended(above, _END_SEC):
             _run(program, wanted["end"], names)
 
 
 def end_left(folder: str) -> None:
     """End a container whose keeper was killed; it is known by a note in its folder."""
-    try:
-        with open(f"{folder}/monitor", encoding="ascii") as file:
-            parent, started = file.read().split()
-        monitor = os.pidfd_open(int(parent))
-    except (OSError, ValueError):
+    descriptor = monitor.watched(folder)
+    if descriptor is None:
         return  # never started, or gone
     try:
-        if _stat(int(parent))[19] == started:
-            with open(f"{folder}/pid", encoding="ascii") as file:
-                _kill(int(file.read()))
-            _ended(monitor, _END_SEC)
-    except (OSError, IndexError, ValueError):
-        return
+        with open(f"{folder}/pid", encoding="ascii") as file:
+            _kill(int(file.read()))
+        monitor.ended(descriptor, _END_SEC)
     finally:
-        os.close(monitor)
+        os.close(descriptor)
 
 
 def _run(program: str, arguments: list[str], names: dict[str, str]) -> bytes:
@@ -136,36 +129,8 @@ def _run(program: str, arguments: list[str], names: dict[str, str]) -> bytes:
     return done.stdout
 
 
-def _variables(environ: bytes) -> dict[str, str]:
-    """Of an image: without what the engine and its shell add."""
-    items = [item.split("=", 1) for item in environ.decode("utf-8", "surrogateescape").split("\0") if "=" in item]
-    own = ("HOME", "LD_LIBRARY_PATH", "PROMPT_COMMAND", "PS1", "PWD", "OLDPWD", "SHLVL", "TERM", "_", "USER")
-    return {name: value for name, value in items if name not in own and not name.startswith(("APPTAINER_", "SINGULARITY_"))}
-
-
-def _watch_parent(pid: int, folder: str) -> int:
-    """A descriptor for the process that unmounts the container's file systems when it ends; noted in the folder."""
-    parent = int(_stat(pid)[1])
-    monitor = os.pidfd_open(parent)
-    with open(f"{folder}/monitor", "w", encoding="ascii") as file:
-        file.write(f"{parent} {_stat(parent)[19]}")
-    return monitor
-
-
-def _stat(pid: int) -> list[str]:
-    """What the kernel says of a process, from its state on."""
-    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-        return file.read().rpartition(")")[2].split()
-
-
 def _kill(pid: int) -> None:
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         return
-
-
-def _ended(descriptor: int, timeout_sec: float) -> bool:
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(timeout_sec * 1000))
