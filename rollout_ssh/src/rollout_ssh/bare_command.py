@@ -191,7 +191,8 @@ class BareCommand:
 
     def _cut_off(self) -> None:
         """The channel ended without a word of how the command did: somebody killed its shell, or the connection broke."""
-        if not self._machine.channels.alive:
+        transport = self.channel.get_transport()  # the first connection, or one more that was made for the sake of its channels
+        if not transport.is_active() or not self._machine.channels.alive:
             self._machine.lost("the connection broke")
             return
         for stream, notes in self._notes.items():

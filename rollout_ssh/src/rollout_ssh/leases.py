@@ -157,7 +157,7 @@ def ask(connection: Connection, script: str) -> str:
     Raises:
         Unreachable
     """
-    line, data = scripts.command_line(script)
+    line, data = scripts.command_line(scripts.whole(script))
     try:
         channel = connection.run(line, _ANSWER_SEC)
         channel.settimeout(_ANSWER_SEC)

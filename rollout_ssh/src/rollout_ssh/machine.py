@@ -69,7 +69,7 @@ class LeasedMachine:
         Raises:
             HostLostError
         """
-        line, data = scripts.command_line(script, *words)
+        line, data = scripts.command_line(scripts.whole(script), *words)
         try:
             channel, release = await self.channels.open(line)
         except Unreachable as error:

@@ -124,6 +124,7 @@ echo {DONE}
 
 # Runs a command with pipes of its own for its output, so that what it leaves running may go on printing, and its streams can be
 # opened by name. Writes notes: its process (which leads a session) on stderr, the exit code on both.
+# It ends when its input has: sshd ends the whole connection when an end of input comes for a channel that it has closed.
 # The code of a command during which the kernel killed for memory begins with `oom`.
 # Its own variables are `_r` and a letter, so that those of the command do not get in the way.
 _RUN = f"""
@@ -139,7 +140,8 @@ exec > "$_rd.o" 9> "$_rd.e"
 printf '%s%s\\n' "$_rm" $$; printf '%s%s\\n' "$_rm" $$ >&9
 """
 _END = """_rc=$?; _rkills; [ "$_ra" = "$_rb" ] || _rm=${_rm}oom
-printf '%s%s\\n' "$_rm" "$_rc"; printf '%s%s\\n' "$_rm" "$_rc" >&9; exit "$_rc"
+printf '%s%s\\n' "$_rm" "$_rc"; printf '%s%s\\n' "$_rm" "$_rc" >&9
+while read -r _rt; do :; done; exit "$_rc"
 """
 
 # Who the command runs as: $_ru, perhaps with a group after a colon. Sets HOME.
@@ -195,6 +197,11 @@ def command_line(script: str, *words: str) -> tuple[str, bytes]:
     data = script.encode("utf-8", "surrogateescape")
     reading = f'eval "$(head -c {len(data)})"'
     return f'exec env -i PATH={_PATH} HOME="$HOME" sh -c {shlex.quote(reading)} {shlex.join(words or ("rollout",))}', data
+
+
+def whole(script: str) -> str:
+    """A script that needs no input: it begins when its input has ended, for the reason that `run` ends no earlier."""
+    return f"while read -r _rt; do :; done\n{script}"
 
 
 def run(
