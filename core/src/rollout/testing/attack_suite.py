@@ -22,7 +22,7 @@ import pytest
 from rollout.api import run_job
 from rollout.core.job.events import Event, TrialFinished
 from rollout.core.records import ISOLATIONS, Isolation, TrialResult
-from rollout.testing.attack_task import DOCKERFILE, write_attack_task
+from rollout.testing.attack_task import DOCKERFILE, LOOK, write_attack_task
 from rollout.testing.attacks import ATTACKS, Outcome
 
 _HONEST = "honest"
@@ -102,7 +102,7 @@ class Results(dict[Isolation, dict[str, TrialResult]]):
         write_attack_task(folder / "tasks" / "attacked", self._answer, suite.dockerfile)
 
     def __missing__(self, level: Isolation) -> dict[str, TrialResult]:
-        scripts = {_HONEST: f"echo {self._answer} > /app/answer.txt", _IDLE: "true"}
+        scripts = {_HONEST: f"touch {LOOK}; echo {self._answer} > /app/answer.txt", _IDLE: f"touch {LOOK}"}
         scripts |= {attack.name: attack.execute for attack in ATTACKS if attack.name in self._suite.attacks}
         job = {
             "name": level,

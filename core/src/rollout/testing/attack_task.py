@@ -13,6 +13,9 @@ RUN mkdir /app/repo && cd /app/repo && git init -q && touch file && git add file
 """
 """The environment; it has to have git, python3 and cc."""
 
+LOOK = "/app/look"
+"""An agent makes this file to have the verifier look for the agent's secrets, which takes a while."""
+
 _TASK = """version = "1.0"
 
 [environment]
@@ -20,16 +23,17 @@ storage = "300M"
 """
 
 # What tests of real tasks do: git on the agent's repository, pytest, a program that writes the verdict.
-# Before that it looks for what the agent was given in secret: in every process and every file that is new.
-_TEST = """#!/bin/bash
-{
+# Where it is asked to, it first looks for what the agent was given in secret: in every process and every file that is new.
+_TEST = f"""#!/bin/bash
+[ ! -e {LOOK} ] || {{
     cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline | tr '\\0' '\\n' | grep -a 'agents-own-[0-9]'
-    find / -xdev \\( -path /proc -o -path /sys \\) -prune -o -type f -mmin -10 -size -2000k -exec grep -as 'agents-own-[0-9]' {} +
-} > /logs/verifier/secrets.txt 2> /dev/null
-cd /app/repo && {
+    find / -xdev \\( -path /proc -o -path /sys \\) -prune -o -type f -mmin -10 -size -2000k \\
+        -exec grep -as 'agents-own-[0-9]' {{}} +
+}} > /logs/verifier/secrets.txt 2> /dev/null
+cd /app/repo && {{
     git status --short
     git -c user.name=t -c user.email=t@example.com commit -q --allow-empty -m checked
-}
+}}
 cd /app
 python3 /tests/run_pytest.py
 python3 /tests/check.py
