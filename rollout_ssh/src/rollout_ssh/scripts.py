@@ -114,7 +114,9 @@ if [ "$network" = none ]; then
 fi
 mkdir -m 711 "$lease/run"
 [ -d /tmp ] && [ -d /var/tmp ] || mkdir -p /tmp /var/tmp
-listing > "$lease/before"
+# What is missing in the list is taken for the trial's and removed: half a list, of a full disk for instance, must never be used.
+listing > "$lease/listed" && mv "$lease/listed" "$lease/before" || {{
+    put_back; echo "{REFUSED} $lease cannot be written"; exit 0; }}
 [ -n "$7" ] && mkdir -p -- "$7" && made=made || made=none
 echo "{READY} $(id -u) $(uname -m) ${{groups:-none}} $net ${{enforced:-none}} $made"
 while [ -n "$(timeout "$silence" head -c 1)" ]; do echo {BEAT}; done
